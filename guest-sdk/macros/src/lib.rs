@@ -1,0 +1,75 @@
+//! The macros of `onemark-sdk`, which documents them where it exports them.
+//!
+//! Each goes the same way: `parse` reads what was written, `validate` checks it and says what is wrong at
+//! the place where it is wrong, `expand` writes the code.
+
+mod parse;
+mod validate;
+mod expand;
+mod literal;
+
+use proc_macro::TokenStream;
+
+/// Makes an `async fn` a workflow that the host can start by its name.
+///
+/// Its input is a JSON object keyed by parameter name; parameters are types that implement `Serialize`,
+/// `Deserialize` and `JsonSchema`. It returns `WorkflowResult<T>`.
+///
+/// | option | meaning |
+/// |---|---|
+/// | `token = "order:{order.id}"` | every start of this workflow claims this token; `{a.b}` is replaced by the value at that path of the input, `{{` and `}}` stand for braces |
+/// | `retain = "24h"` | keeps the token claimed for at least this long from the start |
+/// | `hook = OrderUpdate` | the type of the payloads of that token's hook, checked by the host at delivery |
+/// | `name = "…"` | the workflow's name, by default the function's |
+///
+/// Durations are numbers with a unit: `ms`, `s`, `m`, `h`, `d`, also several: `1h30m`.
+#[proc_macro_attribute]
+pub fn workflow(options: TokenStream, item: TokenStream) -> TokenStream {
+    let item = proc_macro2::TokenStream::from(item);
+    let code = parse::function(options.into(), item.clone())
+        .and_then(validate::workflow)
+        .map(expand::workflow);
+    code.unwrap_or_else(|error| expand::errors(error, item)).into()
+}
+
+/// Makes an `async fn` a step: work that runs in a sandbox of its own, and whose result is saved once.
+///
+/// Parameters are types that implement `Serialize` and `Deserialize`, or references to them: they are
+/// serialised at the call, and the step borrows from what it read. It returns `Result<T, E>` with an `E`
+/// that is a `StepError`. Called, the function gives a `StepCall`, to be awaited.
+///
+/// | option | meaning |
+/// |---|---|
+/// | `retries = 3` | how often to try again after a failed attempt; 0 means one attempt |
+/// | `timeout = "20s"` | how long one attempt may take |
+/// | `backoff = "500ms"` | how long to wait before the first retry |
+/// | `backoff(initial = "500ms", factor = 2.0, max = "1m")` | and by how much longer each wait is, up to which; each may be left out |
+/// | `key = "charge:{order.id}"` | the idempotency key, a template over the input like a workflow's `token` |
+/// | `name = "…"` | the step's name in the journal, by default the function's |
+///
+/// Durations are numbers with a unit: `ms`, `s`, `m`, `h`, `d`, also several: `1m30s`.
+#[proc_macro_attribute]
+pub fn step(options: TokenStream, item: TokenStream) -> TokenStream {
+    let item = proc_macro2::TokenStream::from(item);
+    let code =
+        parse::function(options.into(), item.clone()).and_then(validate::step).map(expand::step);
+    code.unwrap_or_else(|error| expand::errors(error, item)).into()
+}
+
+/// Makes an enum or a struct the error type of steps.
+///
+/// Each variant (or the struct) says what to do after it:
+///
+/// | attribute | meaning |
+/// |---|---|
+/// | `#[retry]`, or none | try again after the step's backoff |
+/// | `#[retry_after("30s")]` | try again, but not before that |
+/// | `#[retry_after(wait)]` | as long as that field says, a `Duration`; `#[retry_after(0)]` in a tuple |
+/// | `#[fatal]` | trying again cannot help |
+///
+/// The message is the type's `Display` if it has one, and else what its JSON says.
+#[proc_macro_derive(StepError, attributes(retry, retry_after, fatal))]
+pub fn step_error(item: TokenStream) -> TokenStream {
+    let code = parse::error(item.into()).and_then(validate::error).map(expand::error);
+    code.unwrap_or_else(|error| error.into_compile_error()).into()
+}

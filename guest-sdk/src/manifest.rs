@@ -1,0 +1,217 @@
+//! What the macros register, and the manifest made of it.
+
+use crate::step::StepOptions;
+use futures::future::LocalBoxFuture;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde::Serialize;
+use serde_json::Value;
+
+/// An outcome as it crosses the host interface.
+pub type Outcome = Result<String, String>;
+
+pub struct WorkflowDefinition {
+    pub name: &'static str,
+    pub description: &'static str,
+    pub input: fn() -> Value,
+    pub output: fn() -> Option<Value>,
+    pub token: Option<&'static str>,
+    pub retain_ms: Option<u64>,
+    pub hook: Option<fn() -> Value>,
+    pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
+}
+
+pub struct StepDefinition {
+    pub name: &'static str,
+    pub description: &'static str,
+    pub input: fn() -> Value,
+    pub output: fn() -> Option<Value>,
+    pub options: StepOptions,
+    pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
+}
+
+inventory::collect!(WorkflowDefinition);
+inventory::collect!(StepDefinition);
+
+/// The registered definitions by name, whatever order the linker put them in.
+///
+/// # Panics
+///
+/// When two have one name: two functions of one crate, in different modules.
+fn sorted<T: inventory::Collect>(what: &str, name: fn(&T) -> &'static str) -> Vec<&'static T> {
+    let mut all: Vec<&T> = inventory::iter::<T>.into_iter().collect();
+    all.sort_by_key(|definition| name(definition));
+    for pair in all.windows(2) {
+        let (a, b) = (name(pair[0]), name(pair[1]));
+        assert!(a != b, "two {what}s are named `{a}`; rename one with `#[{what}(name = \"…\")]`");
+    }
+    all
+}
+
+/// The manifest of this component, JSON.
+pub(crate) fn manifest() -> String {
+    let manifest = Manifest {
+        manifest: 1,
+        sdk: Sdk { language: "rust", version: env!("CARGO_PKG_VERSION") },
+        workflows: sorted("workflow", |it: &WorkflowDefinition| it.name)
+            .into_iter()
+            .map(|it| Workflow {
+                name: it.name,
+                description: it.description,
+                input: (it.input)(),
+                output: (it.output)(),
+                token: it.token,
+                retain_ms: it.retain_ms,
+                hook: it.hook.map(|schema| schema()),
+            })
+            .collect(),
+        steps: sorted("step", |it: &StepDefinition| it.name)
+            .into_iter()
+            .map(|it| Step {
+                name: it.name,
+                description: it.description,
+                input: (it.input)(),
+                output: (it.output)(),
+                options: &it.options,
+            })
+            .collect(),
+    };
+    serde_json::to_string(&manifest).expect("schemas and options are JSON")
+}
+
+#[derive(Serialize)]
+struct Manifest {
+    manifest: u32,
+    sdk: Sdk,
+    workflows: Vec<Workflow>,
+    steps: Vec<Step>,
+}
+
+#[derive(Serialize)]
+struct Sdk {
+    language: &'static str,
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct Workflow {
+    name: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: &'static str,
+    input: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retain_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hook: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Step {
+    name: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: &'static str,
+    input: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Value>,
+    options: &'static StepOptions,
+}
+
+/// The schema of what is read into a `T`.
+pub fn schema_of<T: JsonSchema>() -> Value {
+    reading().into_root_schema_for::<T>().into()
+}
+
+fn reading() -> SchemaGenerator {
+    SchemaSettings::draft2020_12().for_deserialize().into_generator()
+}
+
+fn writing() -> SchemaGenerator {
+    SchemaSettings::draft2020_12().for_serialize().into_generator()
+}
+
+/// The schema of an input: an object with a property for each parameter.
+pub struct InputSchema {
+    generator: SchemaGenerator,
+    properties: serde_json::Map<String, Value>,
+    required: Vec<&'static str>,
+}
+
+impl InputSchema {
+    #[expect(clippy::new_without_default, reason = "only macros make one")]
+    pub fn new() -> Self {
+        Self { generator: reading(), properties: Default::default(), required: Vec::new() }
+    }
+
+    pub fn required(mut self, name: &'static str, schema: impl FnOnce(&mut SchemaGenerator) -> Value) -> Self {
+        self.required.push(name);
+        self.optional(name, schema)
+    }
+
+    pub fn optional(mut self, name: &'static str, schema: impl FnOnce(&mut SchemaGenerator) -> Value) -> Self {
+        self.properties.insert(name.into(), schema(&mut self.generator));
+        self
+    }
+
+    pub fn finish(mut self) -> Value {
+        let mut schema = serde_json::json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": self.properties,
+            "required": self.required,
+            "additionalProperties": false,
+        });
+        let definitions = self.generator.take_definitions(true);
+        if !definitions.is_empty() {
+            schema["$defs"] = definitions.into();
+        }
+        schema
+    }
+}
+
+/// Finds out in generated code whether a type has a schema: `(&Probe::<T>::new()).input(…)`.
+///
+/// Method lookup takes the implementation on `Probe<T>` when `T: JsonSchema`, and else, one reference
+/// further, the one on `&Probe<T>`. So what steps take and return needs no schema, and has one in the
+/// manifest when it can.
+pub struct Probe<T>(std::marker::PhantomData<T>);
+
+impl<T> Probe<T> {
+    #[expect(clippy::new_without_default, reason = "only macros make one")]
+    pub fn new() -> Self {
+        Self(std::marker::PhantomData)
+    }
+}
+
+pub trait HasSchema {
+    fn input(&self, generator: &mut SchemaGenerator) -> Value;
+    fn output(&self) -> Option<Value>;
+}
+
+impl<T: JsonSchema> HasSchema for Probe<T> {
+    fn input(&self, generator: &mut SchemaGenerator) -> Value {
+        generator.subschema_for::<T>().into()
+    }
+
+    fn output(&self) -> Option<Value> {
+        Some(writing().into_root_schema_for::<T>().into())
+    }
+}
+
+pub trait HasNoSchema {
+    fn input(&self, generator: &mut SchemaGenerator) -> Value;
+    fn output(&self) -> Option<Value>;
+}
+
+impl<T> HasNoSchema for &Probe<T> {
+    fn input(&self, _: &mut SchemaGenerator) -> Value {
+        Schema::default().into()
+    }
+
+    fn output(&self) -> Option<Value> {
+        None
+    }
+}

@@ -1,0 +1,217 @@
+//! What a workflow returns, and what it knows of its run.
+
+use crate::bindings::onemark::workflow::context;
+use crate::failure::{FailureKind, chain, failure_in};
+use crate::sandbox::{self, Sandbox};
+use serde::Serialize;
+use std::error::Error;
+use std::fmt;
+
+/// What a workflow function returns.
+pub type WorkflowResult<T> = Result<T, WorkflowError>;
+
+/// Why a workflow failed. `?` makes one from any error, and from text.
+///
+/// It keeps the error, so kind and error value of a [`Failure`](crate::Failure) in its chain reach the
+/// run's outcome: a workflow that passes the failure `cancelled` on ends as `cancelled`.
+///
+/// ```
+/// # use onemark_sdk::prelude::*;
+/// fn check(amount: &str) -> WorkflowResult<u64> {
+///     let amount: u64 = amount.parse()?;
+///     if amount == 0 {
+///         return Err(WorkflowError::new("nothing to pay"));
+///     }
+///     Ok(amount)
+/// }
+/// assert_eq!(check("0").unwrap_err().to_string(), "nothing to pay");
+/// ```
+pub struct WorkflowError(Box<dyn Error + Send + Sync>);
+
+impl WorkflowError {
+    /// An error with this message.
+    pub fn new(message: impl fmt::Display) -> Self {
+        Self(message.to_string().into())
+    }
+
+    /// The kind of the failure that caused it, if one did.
+    pub fn kind(&self) -> Option<FailureKind> {
+        failure_in(&*self.0).map(|failure| failure.kind)
+    }
+
+    /// The error that `?` took, if it was an `E`.
+    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
+        self.0.downcast_ref()
+    }
+
+    /// The error document of the host interface.
+    pub(crate) fn document(&self) -> String {
+        #[derive(Serialize)]
+        struct Document<'a> {
+            message: String,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            kind: Option<&'static str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            error: Option<&'a serde_json::Value>,
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            causes: Vec<String>,
+        }
+        let failure = failure_in(&*self.0);
+        let document = Document {
+            message: self.to_string(),
+            kind: failure.map(|failure| failure.kind.as_str()),
+            error: failure.and_then(|failure| failure.value.as_ref()),
+            causes: self.causes(),
+        };
+        serde_json::to_string(&document).expect("strings and JSON values are JSON")
+    }
+
+    fn causes(&self) -> Vec<String> {
+        let mut causes = Vec::new();
+        for cause in chain(&*self.0).skip(1) {
+            match cause.downcast_ref::<crate::FailureInfo>() {
+                // Its message is part of the message of the `Failure` before it.
+                Some(failure) => causes.extend(failure.causes.iter().cloned()),
+                None => causes.push(cause.to_string()),
+            }
+        }
+        causes
+    }
+}
+
+// `WorkflowError` is no `std::error::Error`, or this would overlap with `From<T> for T`.
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for WorkflowError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Display for WorkflowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The message and its causes, as `unwrap` in a test shows them.
+impl fmt::Debug for WorkflowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        for cause in self.causes() {
+            write!(f, "\n  caused by: {cause}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a `#[workflow]` function returns: `Result<T, E>`, where [`WorkflowError`] can be made from `E`.
+#[diagnostic::on_unimplemented(
+    message = "a workflow cannot return `{Self}`",
+    note = "it returns `WorkflowResult<T>`, where `T` is `Serialize`"
+)]
+pub trait WorkflowOutput {
+    type Value: Serialize;
+
+    fn into_result(self) -> WorkflowResult<Self::Value>;
+}
+
+impl<T: Serialize, E: Into<WorkflowError>> WorkflowOutput for Result<T, E> {
+    type Value = T;
+
+    fn into_result(self) -> WorkflowResult<T> {
+        self.map_err(Into::into)
+    }
+}
+
+/// The id of this run.
+///
+/// # Panics
+///
+/// Outside of workflow code. Hand the id to a step as an argument.
+pub fn run_id() -> String {
+    assert_in_workflow("run_id");
+    context::run_id()
+}
+
+/// The name of this workflow.
+///
+/// # Panics
+///
+/// As [`run_id`].
+pub fn workflow_name() -> String {
+    assert_in_workflow("workflow_name");
+    context::workflow()
+}
+
+fn assert_in_workflow(call: &str) {
+    assert!(
+        sandbox::current() == Sandbox::Workflow,
+        "`{call}` works in workflow code only; hand its value to a step as an argument"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{Failure, decode_error};
+    use serde_json::{Value, json};
+
+    fn document(error: WorkflowError) -> Value {
+        serde_json::from_str(&error.document()).unwrap()
+    }
+
+    fn declined() -> Failure<String> {
+        let document = json!({
+            "kind": "error", "message": "declined", "attempts": 4, "error": "no funds", "causes": ["bank"]
+        });
+        Failure::from_document("charge", &document.to_string(), decode_error)
+    }
+
+    #[test]
+    fn a_failure_keeps_kind_value_and_causes() {
+        assert_eq!(
+            document(declined().into()),
+            json!({
+                "message": "`charge` failed after 4 attempts: declined",
+                "kind": "error", "error": "no funds", "causes": ["bank"]
+            })
+        );
+    }
+
+    #[test]
+    fn a_failure_inside_another_error_keeps_them_too() {
+        #[derive(Debug)]
+        struct Outer(Failure<String>);
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("cannot pay")
+            }
+        }
+        impl Error for Outer {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let error = WorkflowError::from(Outer(declined()));
+        assert!(error.downcast_ref::<Outer>().is_some());
+        assert_eq!(
+            document(error),
+            json!({
+                "message": "cannot pay", "kind": "error", "error": "no funds",
+                "causes": ["`charge` failed after 4 attempts: declined", "bank"]
+            })
+        );
+    }
+
+    #[test]
+    fn cancellation_passes_through() {
+        let error = WorkflowError::from(Failure::untyped("sleep", r#"{"kind":"cancelled"}"#));
+        assert_eq!(error.kind(), Some(FailureKind::Cancelled));
+        assert_eq!(document(error)["kind"], "cancelled");
+    }
+
+    #[test]
+    fn text_is_an_error_too() {
+        let fail = || -> WorkflowResult<()> { Err("no such order")? };
+        assert_eq!(document(fail().unwrap_err()), json!({"message": "no such order"}));
+    }
+}

@@ -1,0 +1,125 @@
+//! From a request to a run: everything is checked before the one transaction that admits it.
+
+use serde_json::{Value, json};
+
+use super::error::{Error, Result};
+use super::request::{StartReceipt, StartRequest};
+use super::Engine;
+use crate::clock;
+use crate::ids::{Digest, RunId};
+use crate::journal::{Body, HookSpec, PayloadType, Started};
+use crate::sandbox::WorkflowManifest;
+use crate::store::{Admission, NewRun};
+
+impl Engine {
+    /// Admits a run and claims its hooks, in one step. Answers after the commit; the run begins by itself.
+    ///
+    /// # Errors
+    /// [`Error::HookConflict`] names the owner of a token that is held; see [`Error`] for the others.
+    pub async fn start(&self, request: StartRequest) -> Result<StartReceipt> {
+        let (component, workflow) = self.resolve(&request.workflow).await?;
+        let workflow = &component.manifest.workflows[&workflow];
+        let input = self.checked_input(workflow, &request.input)?;
+        let hooks = self.claims(workflow, &input, &request)?;
+        let asked = json!({
+            "workflow": workflow.name,
+            "input": input,
+            "hooks": hooks.iter().map(|h| json!([h.token, h.retain_ms, h.metadata])).collect::<Vec<_>>(),
+            "id": request.id,
+        });
+        let run = NewRun {
+            id: request.id.unwrap_or_else(RunId::generate),
+            started: Started {
+                workflow: workflow.name.clone(),
+                component: component.digest,
+                seed: clock::random_u64(),
+                limits: self.0.config.limits.clone(),
+                hooks,
+                lineage: None,
+            },
+            input: Body::new(request.input),
+            request: Digest::of(asked.to_string()),
+            key: request.key,
+            now: self.0.clock.now(),
+        };
+        match self.0.store.admit(run).await.inspect_err(|e| self.note_failure(e))? {
+            Admission::Started { run } => {
+                self.wake(&run);
+                Ok(StartReceipt { run_id: run, started: true })
+            }
+            Admission::Existing { run } => Ok(StartReceipt { run_id: run, started: false }),
+            Admission::HookConflict { token, owner } => Err(Error::HookConflict { token, owner }),
+            Admission::IdConflict { run } => Err(Error::RunIdConflict(run)),
+            Admission::KeyConflict => Err(Error::KeyConflict),
+        }
+    }
+
+    fn checked_input(&self, workflow: &WorkflowManifest, text: &str) -> Result<Value> {
+        let limit = self.0.config.limits.body_bytes;
+        if text.len() as u64 > limit {
+            let bytes = text.len() as u64;
+            return Err(Error::TooLarge { what: "the input", bytes, limit });
+        }
+        let invalid = |what: String| Error::InvalidInput {
+            workflow: workflow.name.clone(),
+            what,
+        };
+        let input: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+        if !input.is_object() {
+            return Err(invalid("it must be an object keyed by parameter name".into()));
+        }
+        if let Some(schema) = &workflow.input {
+            schema.check(&input).map_err(|error| invalid(error.to_string()))?;
+        }
+        Ok(input)
+    }
+
+    /// The workflow's own token first, then those of the request.
+    fn claims(
+        &self,
+        workflow: &WorkflowManifest,
+        input: &Value,
+        request: &StartRequest,
+    ) -> Result<Vec<HookSpec>> {
+        let own = workflow.token_for(input).map_err(|error| Error::InvalidInput {
+            workflow: workflow.name.clone(),
+            what: error.to_string(),
+        })?;
+        let mut claims: Vec<HookSpec> = Vec::new();
+        claims.extend(own.map(|token| HookSpec {
+            token,
+            retain_ms: workflow.retain_ms,
+            metadata: None,
+            payload: PayloadType::Any,
+        }));
+        let declared = claims.len();
+        for hook in &request.hooks {
+            match claims.iter().position(|claim| claim.token == hook.token) {
+                // The request may keep the workflow's own token for longer and say more of it.
+                Some(0) if declared == 1 && claims[0].metadata.is_none() => {
+                    claims[0].retain_ms = claims[0].retain_ms.max(hook.min_retention_ms);
+                    claims[0].metadata.clone_from(&hook.metadata);
+                }
+                Some(_) => {
+                    let text = format!("hook token `{}` is asked for twice", hook.token);
+                    return Err(Error::InvalidRequest(text));
+                }
+                None => claims.push(HookSpec {
+                    token: hook.token.clone(),
+                    retain_ms: hook.min_retention_ms,
+                    metadata: hook.metadata.clone(),
+                    payload: PayloadType::Any,
+                }),
+            }
+        }
+        let limit_ms = self.0.config.max_retention_ms;
+        if let Some(claim) = claims.iter().find(|claim| claim.retain_ms > limit_ms) {
+            let asked_ms = claim.retain_ms;
+            return Err(Error::RetentionTooLong { asked_ms, limit_ms });
+        }
+        if let (Some(first), Some(_)) = (claims.first_mut(), &workflow.hook) {
+            first.payload = PayloadType::Declared;
+        }
+        Ok(claims)
+    }
+}

@@ -1,0 +1,130 @@
+//! One attempt of a step: what it is made with, and what its end means for the run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use crate::clock;
+use crate::ids::RunId;
+use crate::journal::{
+    AttemptError, Body, CallNo, Event, Failure, FailureKind, Limits, NewEntry, StepOptions,
+    Timestamp,
+};
+use crate::sandbox::{AttemptEnd, AttemptRequest, LogSink, Trap, TrapKind};
+
+/// A step that wants an attempt.
+#[derive(Debug, Clone)]
+pub struct Pending {
+    pub call: CallNo,
+    pub step: String,
+    pub options: StepOptions,
+    pub input: Arc<str>,
+    /// Attempts that began before.
+    pub attempts: u32,
+}
+
+impl Pending {
+    pub fn request(&self, run: &RunId, limits: Limits, logs: Arc<dyn LogSink>) -> AttemptRequest {
+        let made = || format!("{run}/{}", self.call);
+        AttemptRequest {
+            step: self.step.clone(),
+            input: self.input.clone(),
+            attempt: self.attempts + 1,
+            idempotency_key: self.options.key.clone().unwrap_or_else(made),
+            timeout: Duration::from_millis(self.options.timeout_ms),
+            limits,
+            logs,
+        }
+    }
+}
+
+/// What an attempt's end makes of its step.
+pub enum Verdict {
+    /// Saved: completed or failed for good.
+    Done(NewEntry),
+    /// Tried again at this time.
+    Again(NewEntry, Timestamp),
+}
+
+/// Judges the end of attempt `step.attempts`.
+pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -> Verdict {
+    let (call, attempt) = (step.call, step.attempts);
+    let mut retry_after = None;
+    let (failure, may_retry) = match end {
+        AttemptEnd::Returned(Ok(value)) => match checked(&value, limits) {
+            Ok(()) => {
+                let event = Event::StepCompleted { call, attempt };
+                return Verdict::Done(NewEntry::with_body(event, Body::new(value)));
+            }
+            // The same step would give the same again.
+            Err(failure) => (failure, false),
+        },
+        AttemptEnd::Returned(Err(document)) => {
+            let error = parse_error(document);
+            retry_after = error.retry_after_ms;
+            let mut failure = Failure::new(FailureKind::Error, error.message);
+            failure.error = error.error;
+            failure.causes = error.causes;
+            (failure, error.retry)
+        }
+        AttemptEnd::Trapped(trap) => (trap_failure(trap), true),
+        AttemptEnd::TimedOut => {
+            let text = format!("the attempt took longer than {} ms", step.options.timeout_ms);
+            (Failure::new(FailureKind::Timeout, text), true)
+        }
+    };
+    let failure = Failure { attempts: Some(attempt), ..failure };
+    let body = Body::new(failure.to_json());
+    // The first attempt is no retry.
+    if may_retry && attempt <= step.options.retries {
+        let retry_at = match retry_after {
+            Some(after) => now.saturating_add(after),
+            None => step.options.backoff.retry_at(now, attempt, clock::random_u64()),
+        };
+        let event = Event::AttemptFailed { call, attempt, retry_at };
+        return Verdict::Again(NewEntry::with_body(event, body), retry_at);
+    }
+    Verdict::Done(NewEntry::with_body(Event::StepFailed { call, attempt }, body))
+}
+
+fn checked(value: &str, limits: &Limits) -> Result<(), Failure> {
+    if value.len() as u64 > limits.body_bytes {
+        let text = format!(
+            "the result has {} bytes; the limit is {}",
+            value.len(),
+            limits.body_bytes
+        );
+        return Err(Failure::new(FailureKind::TooLarge, text));
+    }
+    match serde_json::from_str::<&RawValue>(value) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let text = format!("the step returned what is no JSON: {error}");
+            Err(Failure::new(FailureKind::Error, text))
+        }
+    }
+}
+
+/// A guest that reports its error in another form still failed.
+fn parse_error(document: String) -> AttemptError {
+    serde_json::from_str(&document).unwrap_or_else(|_| AttemptError {
+        message: document,
+        error: None,
+        causes: Vec::new(),
+        retry: true,
+        retry_after_ms: None,
+    })
+}
+
+fn trap_failure(trap: Trap) -> Failure {
+    let kind = match trap.kind {
+        TrapKind::Trap | TrapKind::StackOverflow | TrapKind::Refused => FailureKind::Trap,
+        TrapKind::OutOfFuel => FailureKind::OutOfFuel,
+        TrapKind::OutOfMemory => FailureKind::OutOfMemory,
+    };
+    Failure {
+        causes: trap.frames,
+        ..Failure::new(kind, trap.message)
+    }
+}

@@ -1,0 +1,148 @@
+//! Deployed components, loaded once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::OnceCell;
+
+use super::error::{Error, Result};
+use super::request::{DeployReceipt, WorkflowInfo};
+use super::Engine;
+use crate::ids::Digest;
+use crate::sandbox::Component;
+use crate::store::{Deployment, StoredComponent};
+
+/// Components by digest; each is compiled once, whoever asks first.
+#[derive(Default)]
+pub struct Components {
+    loaded: Mutex<HashMap<Digest, Arc<OnceCell<Component>>>>,
+}
+
+impl Components {
+    fn cell(&self, digest: Digest) -> Arc<OnceCell<Component>> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.entry(digest).or_default().clone()
+    }
+}
+
+/// Longest name of a deployment, in bytes.
+const MAX_DEPLOYMENT_NAME: usize = 100;
+
+impl Engine {
+    /// Checks a component and gives it a name. Runs that exist keep theirs.
+    ///
+    /// # Errors
+    /// When the bytes are no component that this host can run, or the name is no good.
+    pub async fn deploy(&self, name: &str, bytes: Arc<[u8]>) -> Result<DeployReceipt> {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > MAX_DEPLOYMENT_NAME || !name.chars().all(good) {
+            let text = format!(
+                "`{name}` is no name for a deployment; use letters, digits, `-`, `_` and `.`, at most \
+                 {MAX_DEPLOYMENT_NAME}"
+            );
+            return Err(Error::InvalidRequest(text));
+        }
+        let component = self.0.sandbox.load(bytes.clone()).await?;
+        let stored = StoredComponent {
+            digest: component.digest,
+            bytes,
+            manifest: component.manifest.json.as_str().into(),
+        };
+        let now = self.0.clock.now();
+        let deployed = self.0.store.deploy(name, stored, now).await;
+        deployed.inspect_err(|error| self.note_failure(error))?;
+        let receipt = DeployReceipt {
+            name: name.to_owned(),
+            digest: component.digest,
+            manifest: json_of(&component.manifest.json),
+        };
+        let _ = self.0.components.cell(component.digest).set(component);
+        Ok(receipt)
+    }
+
+    /// What each name stands for.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn deployments(&self) -> Result<Vec<Deployment>> {
+        Ok(self.0.store.deployments().await?)
+    }
+
+    /// Every workflow that can be started, by deployment and name.
+    ///
+    /// # Errors
+    /// When the store cannot be read or a component no longer loads.
+    pub async fn workflows(&self) -> Result<Vec<WorkflowInfo>> {
+        let mut workflows = Vec::new();
+        for deployment in self.0.store.deployments().await? {
+            let component = self.component(deployment.digest).await?;
+            let manifest = json_of(&component.manifest.json);
+            let entry = |name: &str| {
+                let all = manifest["workflows"].as_array().into_iter().flatten();
+                all.into_iter().find(|w| w["name"] == name).cloned().unwrap_or_default()
+            };
+            workflows.extend(component.manifest.workflows.values().map(|w| WorkflowInfo {
+                name: w.name.clone(),
+                deployment: deployment.name.clone(),
+                component: component.digest,
+                description: w.description.clone(),
+                manifest: entry(&w.name),
+            }));
+        }
+        Ok(workflows)
+    }
+
+    /// The component with this digest, compiled at first use.
+    ///
+    /// # Errors
+    /// When it is not stored or no longer loads.
+    pub(super) async fn component(&self, digest: Digest) -> Result<Component> {
+        let cell = self.0.components.cell(digest);
+        let component = cell.get_or_try_init(|| async {
+            let stored = self.0.store.component(digest).await?;
+            let stored = stored.ok_or(Error::UnknownComponent(digest))?;
+            Ok::<_, Error>(self.0.sandbox.load(stored.bytes).await?)
+        });
+        Ok(component.await?.clone())
+    }
+
+    /// Compiles a component without keeping it, to try a journal against it.
+    ///
+    /// # Errors
+    /// When the bytes are no component that this host can run.
+    pub async fn load(&self, bytes: Arc<[u8]>) -> Result<Component> {
+        Ok(self.0.sandbox.load(bytes).await?)
+    }
+
+    /// The component that a start of this workflow takes, and the workflow's bare name.
+    pub(super) async fn resolve(&self, workflow: &str) -> Result<(Component, String)> {
+        let (wanted, name) = match workflow.split_once('/') {
+            Some((deployment, name)) => (Some(deployment), name),
+            None => (None, workflow),
+        };
+        let mut found: Vec<(Deployment, Component)> = Vec::new();
+        for deployment in self.0.store.deployments().await? {
+            if wanted.is_some_and(|wanted| wanted != deployment.name) {
+                continue;
+            }
+            let component = self.component(deployment.digest).await?;
+            if component.manifest.workflows.contains_key(name) {
+                found.push((deployment, component));
+            }
+        }
+        // Two names for one component are no choice.
+        found.dedup_by_key(|(_, component)| component.digest);
+        match found.len() {
+            0 => Err(Error::UnknownWorkflow(workflow.to_owned())),
+            1 => Ok((found.remove(0).1, name.to_owned())),
+            _ => Err(Error::AmbiguousWorkflow {
+                name: name.to_owned(),
+                candidates: found.iter().map(|(d, _)| format!("{}/{name}", d.name)).collect(),
+            }),
+        }
+    }
+}
+
+fn json_of(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_default()
+}

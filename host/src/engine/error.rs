@@ -1,0 +1,61 @@
+//! What can go wrong with a request, for callers to decide on.
+
+use crate::ids::{Digest, HookToken, NameError, RunId};
+use crate::journal::RunStatus;
+use crate::sandbox::LoadError;
+use crate::store::{Owner, StoreError};
+
+/// Why the engine did not do what was asked. Nothing was written, unless a variant says otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no workflow `{0}` is deployed")]
+    UnknownWorkflow(String),
+    #[error("workflow `{name}` is deployed under several names; say which: {}", .candidates.join(", "))]
+    AmbiguousWorkflow {
+        name: String,
+        candidates: Vec<String>,
+    },
+    /// The input does not fit the workflow's schema, or lacks what its token is made of.
+    #[error("the input does not fit workflow `{workflow}`: {what}")]
+    InvalidInput { workflow: String, what: String },
+    /// The request contradicts itself or a rule that needs no database to check.
+    #[error("{0}")]
+    InvalidRequest(String),
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("a retention of {asked_ms} ms is over the limit of {limit_ms} ms")]
+    RetentionTooLong { asked_ms: u64, limit_ms: u64 },
+    #[error("{what} has {bytes} bytes; the limit is {limit}")]
+    TooLarge {
+        what: &'static str,
+        bytes: u64,
+        limit: u64,
+    },
+
+    #[error("hook token `{token}` is held by run {} ({})", .owner.run, .owner.status)]
+    HookConflict { token: HookToken, owner: Owner },
+    #[error("run id `{0}` was used for another request")]
+    RunIdConflict(RunId),
+    #[error("this idempotency key was used for another request")]
+    KeyConflict,
+
+    #[error("no run `{0}`")]
+    RunNotFound(RunId),
+    #[error("no hook `{0}`")]
+    HookNotFound(HookToken),
+    #[error("hook `{token}` takes no more payloads: run {} is {}", .owner.run, .owner.status)]
+    HookEnded { token: HookToken, owner: Owner },
+    #[error("the payload does not fit hook `{token}`: {what}")]
+    InvalidPayload { token: HookToken, what: String },
+    #[error("run {run} has ended ({status})")]
+    RunEnded { run: RunId, status: RunStatus },
+
+    #[error("no component {0} is deployed")]
+    UnknownComponent(Digest),
+    #[error(transparent)]
+    Component(#[from] LoadError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;

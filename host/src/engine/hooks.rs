@@ -1,0 +1,106 @@
+//! Hooks from outside: delivering, looking up, disposing.
+
+use serde_json::Value;
+
+use super::error::{Error, Result};
+use super::request::DeliverRequest;
+use super::Engine;
+use crate::ids::HookToken;
+use crate::journal::{Body, PayloadType};
+use crate::sandbox::Schema;
+use crate::store::{Delivered, Delivery, DeliveryReceipt, Disposed, HookInfo, HookRef, HookState};
+
+impl Engine {
+    /// Puts a payload into the queue of the hook that holds the token. Answers after the commit; the run goes
+    /// on by itself.
+    ///
+    /// # Errors
+    /// [`Error::HookNotFound`], [`Error::HookEnded`] with the owner, [`Error::InvalidPayload`] when it does not
+    /// fit the hook's declared type, [`Error::KeyConflict`].
+    pub async fn deliver(&self, request: DeliverRequest) -> Result<DeliveryReceipt> {
+        let limit = self.0.config.limits.body_bytes;
+        let bytes = request.payload.len() as u64;
+        if bytes > limit {
+            return Err(Error::TooLarge { what: "the payload", bytes, limit });
+        }
+        let payload: Value = serde_json::from_str(&request.payload)
+            .map_err(|error| Error::InvalidRequest(format!("the payload is no JSON: {error}")))?;
+        loop {
+            let hook = self.checked_against_hook(&request.token, &payload).await?;
+            let delivery = Delivery {
+                token: request.token.clone(),
+                payload: Body::new(request.payload.clone()),
+                key: request.key.clone(),
+                hook,
+                now: self.0.clock.now(),
+            };
+            let delivered = self.0.store.deliver(delivery).await;
+            let token = request.token.clone();
+            match delivered.inspect_err(|error| self.note_failure(error))? {
+                Delivered::Accepted { receipt, again } => {
+                    if !again {
+                        self.wake(&receipt.run_id);
+                    }
+                    return Ok(receipt);
+                }
+                Delivered::NotFound => return Err(Error::HookNotFound(token)),
+                Delivered::Ended { owner } => return Err(Error::HookEnded { token, owner }),
+                Delivered::KeyConflict => return Err(Error::KeyConflict),
+                // The token changed hands since the payload was checked.
+                Delivered::Moved => continue,
+            }
+        }
+    }
+
+    /// Checks the payload against the type of the hook that now holds the token, if it has one.
+    async fn checked_against_hook(
+        &self,
+        token: &HookToken,
+        payload: &Value,
+    ) -> Result<Option<HookRef>> {
+        let hook = self.0.store.hook(token, self.0.clock.now()).await?;
+        let Some(hook) = hook.filter(|hook| hook.state == HookState::Open) else {
+            return Ok(None);
+        };
+        let invalid = |what: String| Error::InvalidPayload { token: token.clone(), what };
+        match &hook.payload {
+            PayloadType::Any => {}
+            PayloadType::Declared => {
+                let component = self.component(hook.component).await?;
+                let workflow = component.manifest.workflows.get(&hook.owner.workflow);
+                if let Some(schema) = workflow.and_then(|workflow| workflow.hook.as_ref()) {
+                    schema.check(payload).map_err(|error| invalid(error.to_string()))?;
+                }
+            }
+            PayloadType::Schema(json) => {
+                let schema = Schema::compile(json.clone()).map_err(invalid)?;
+                schema.check(payload).map_err(|error| invalid(error.to_string()))?;
+            }
+        }
+        Ok(Some(HookRef { run: hook.run_id, hook: hook.hook }))
+    }
+
+    /// The hook that holds the token, or the last that did.
+    ///
+    /// # Errors
+    /// [`Error::HookNotFound`].
+    pub async fn hook(&self, token: &HookToken) -> Result<HookInfo> {
+        let hook = self.0.store.hook(token, self.0.clock.now()).await?;
+        hook.ok_or_else(|| Error::HookNotFound(token.clone()))
+    }
+
+    /// Closes the hook that holds the token and frees it at once, whatever the retention. Nothing happens when
+    /// it is free already.
+    ///
+    /// # Errors
+    /// [`Error::HookNotFound`].
+    pub async fn dispose(&self, token: &HookToken) -> Result<HookInfo> {
+        let disposed = self.0.store.dispose(token, self.0.clock.now()).await;
+        match disposed.inspect_err(|error| self.note_failure(error))? {
+            Disposed::Freed { run } => self.wake(&run),
+            Disposed::Free { .. } => {}
+            Disposed::NotFound => return Err(Error::HookNotFound(token.clone())),
+        }
+        self.hook(token).await
+    }
+}

@@ -1,0 +1,125 @@
+//! The one handle that the API holds: admits runs, carries them on, and answers for them.
+//!
+//! Joins sandbox and store, which do not know each other.
+
+mod activation;
+mod admit;
+mod attempt;
+mod components;
+mod error;
+mod hooks;
+mod registry;
+mod replay;
+mod request;
+mod runs;
+mod scheduler;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+
+use crate::clock::Clock;
+use crate::journal::Limits;
+use crate::sandbox::Sandbox;
+use crate::store::{Fence, Store, StoreError};
+
+use components::Components;
+use registry::Registry;
+
+pub use error::{Error, Result};
+pub use request::{
+    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, RunResult,
+    StartHook, StartReceipt, StartRequest, Verdict, WorkflowInfo,
+};
+
+/// Sizes and times of an engine. The defaults suit one small machine.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Pinned in runs that are admitted from now on.
+    pub limits: Limits,
+    /// Workflow instances alive at once, working or waiting.
+    pub max_resident: usize,
+    /// A waiting workflow's instance is given up after this long.
+    pub idle: Duration,
+    /// Attempts at once, of all runs. A budget of their own, so that waiting workflows never starve the
+    /// steps that they wait for.
+    pub max_attempts: usize,
+    /// Attempts at once of one run.
+    pub max_attempts_per_run: usize,
+    /// Longest retention that a start may ask for, in milliseconds.
+    pub max_retention_ms: u64,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            max_resident: 1_000,
+            idle: Duration::from_secs(10),
+            max_attempts: 256,
+            max_attempts_per_run: 64,
+            max_retention_ms: 366 * 24 * 60 * 60 * 1000,
+        }
+    }
+}
+
+/// Cheap to clone; all clones are one engine.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    sandbox: Sandbox,
+    clock: Arc<dyn Clock>,
+    config: EngineConfig,
+    fence: Fence,
+    components: Components,
+    registry: Registry,
+    attempts: Arc<Semaphore>,
+    /// Why the engine stopped for good; see [`Engine::failed`].
+    failure: watch::Sender<Option<StoreError>>,
+}
+
+impl Engine {
+    /// Takes the store over and begins to carry on whatever is due in it.
+    ///
+    /// # Errors
+    /// When the store cannot be taken over.
+    pub async fn open(
+        store: Arc<dyn Store>,
+        sandbox: Sandbox,
+        clock: Arc<dyn Clock>,
+        config: EngineConfig,
+    ) -> Result<Self> {
+        let fence = store.take_over(clock.now()).await?;
+        let engine = Self(Arc::new(Inner {
+            components: Components::default(),
+            registry: Registry::new(config.max_resident),
+            attempts: Arc::new(Semaphore::new(config.max_attempts)),
+            failure: watch::Sender::new(None),
+            store,
+            sandbox,
+            clock,
+            config,
+            fence,
+        }));
+        scheduler::spawn(&engine);
+        Ok(engine)
+    }
+
+    /// Returns once this engine can write no more, with the reason: another host took over, or the database
+    /// failed. The process should end; another start reads what is really there.
+    pub async fn failed(&self) -> StoreError {
+        let mut failure = self.0.failure.subscribe();
+        match failure.wait_for(Option::is_some).await.map(|error| error.clone()) {
+            Ok(Some(error)) => error,
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Ends every activation and attempt. What was committed stays; the next start goes on from there.
+    pub async fn shutdown(&self) {
+        self.0.registry.shutdown().await;
+    }
+}

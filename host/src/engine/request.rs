@@ -1,0 +1,137 @@
+//! What callers ask of the engine, and what they are told.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
+use crate::journal::{Divergence, RunStatus};
+use crate::sandbox::Trap;
+use crate::store::Blocked;
+
+/// A run to be started.
+#[derive(Debug, Clone)]
+pub struct StartRequest {
+    /// `workflow`, or `deployment/workflow` where several deployments have one of that name.
+    pub workflow: String,
+    /// JSON: an object keyed by parameter name.
+    pub input: Arc<str>,
+    /// Made by the host when absent.
+    pub id: Option<RunId>,
+    /// Claimed beside the token that the workflow declares.
+    pub hooks: Vec<StartHook>,
+    pub key: Option<IdempotencyKey>,
+}
+
+#[derive(Debug, Clone)]
+pub struct StartHook {
+    pub token: HookToken,
+    /// Milliseconds, counted from admission.
+    pub min_retention_ms: u64,
+    pub metadata: Option<Value>,
+}
+
+/// A start that was carried out, now or by the same request before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StartReceipt {
+    pub run_id: RunId,
+    /// False when the id led to a run that exists.
+    pub started: bool,
+}
+
+/// A payload to be delivered.
+#[derive(Debug, Clone)]
+pub struct DeliverRequest {
+    pub token: HookToken,
+    /// JSON.
+    pub payload: Arc<str>,
+    pub key: Option<IdempotencyKey>,
+}
+
+/// A component that was given a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeployReceipt {
+    pub name: String,
+    pub digest: Digest,
+    pub manifest: Value,
+}
+
+/// A workflow that can be started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorkflowInfo {
+    pub name: String,
+    pub deployment: String,
+    pub component: Digest,
+    pub description: Option<String>,
+    /// As the manifest has it.
+    pub manifest: Value,
+}
+
+/// How a run stands, with its outcome once it has one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunResult {
+    pub run_id: RunId,
+    pub status: RunStatus,
+    /// What the workflow returned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<Blocked>,
+}
+
+/// What a replay found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReplayReport {
+    pub run_id: RunId,
+    pub component: Digest,
+    /// Every recorded call, in order.
+    pub calls: Vec<ReplayedCall>,
+    pub verdict: Verdict,
+    /// Time that the replay took, in microseconds, without loading the journal.
+    pub took_us: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReplayedCall {
+    pub call: u32,
+    /// Position of the entry that it made.
+    pub seq: u64,
+    /// For people: `step charge {"order":…}`.
+    pub text: String,
+    /// The component made the same call again.
+    pub matched: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Every call matched, and the outcome, if the run has one.
+    Agrees,
+    Diverged(DivergenceReport),
+    Trapped(Trap),
+    /// The journal contradicts itself.
+    Corrupt(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DivergenceReport {
+    #[serde(flatten)]
+    pub divergence: Divergence,
+    pub message: String,
+    /// Recorded and requested call, line by line.
+    pub diff: String,
+}
+
+impl From<Divergence> for DivergenceReport {
+    fn from(divergence: Divergence) -> Self {
+        Self {
+            message: divergence.to_string(),
+            diff: divergence.diff(),
+            divergence,
+        }
+    }
+}

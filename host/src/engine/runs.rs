@@ -1,0 +1,128 @@
+//! Looking at runs, waiting for them, and moving them to another component.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::error::{Error, Result};
+use super::request::RunResult;
+use super::Engine;
+use crate::ids::{Digest, RunId};
+use crate::journal::{Entry, Event, Seq};
+use crate::store::{HookInfo, RunFilter, RunInfo, Upgraded};
+
+impl Engine {
+    /// # Errors
+    /// [`Error::RunNotFound`].
+    pub async fn run(&self, run: &RunId) -> Result<RunInfo> {
+        let info = self.0.store.run(run).await?;
+        info.ok_or_else(|| Error::RunNotFound(run.clone()))
+    }
+
+    /// The hooks that a run claimed, in order.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn hooks_of(&self, run: &RunId) -> Result<Vec<HookInfo>> {
+        Ok(self.0.store.hooks_of(run, self.0.clock.now()).await?)
+    }
+
+    /// Newest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>> {
+        Ok(self.0.store.runs(filter).await?)
+    }
+
+    /// At most `limit` entries from `from` on.
+    ///
+    /// # Errors
+    /// [`Error::RunNotFound`].
+    pub async fn journal(&self, run: &RunId, from: Seq, limit: usize) -> Result<Vec<Entry>> {
+        let entries = self.0.store.journal(run, from, limit).await?;
+        entries.ok_or_else(|| Error::RunNotFound(run.clone()))
+    }
+
+    /// How a run stands; waits at most `wait` for it to end or to be blocked.
+    ///
+    /// # Errors
+    /// [`Error::RunNotFound`].
+    pub async fn result(&self, run: &RunId, wait: Duration) -> Result<RunResult> {
+        // Listen, then look, then wait: no change is missed.
+        let mut changes = self.0.registry.watch(run);
+        let waiting = async {
+            loop {
+                let info = self.run(run).await?;
+                if info.status.is_terminal() || info.blocked.is_some() {
+                    return Ok::<_, Error>(info);
+                }
+                if changes.changed().await.is_err() {
+                    return Ok(info);
+                }
+            }
+        };
+        let info = match tokio::time::timeout(wait, waiting).await {
+            Ok(info) => info?,
+            Err(_) => self.run(run).await?,
+        };
+        let (output, error) = match info.status.is_terminal() {
+            true => self.outcome(&info).await?,
+            false => (None, None),
+        };
+        Ok(RunResult {
+            run_id: info.id,
+            status: info.status,
+            output,
+            error,
+            blocked: info.blocked,
+        })
+    }
+
+    /// The bodies of the entry that ended the run.
+    async fn outcome(&self, info: &RunInfo) -> Result<(Option<Value>, Option<Value>)> {
+        // Only freed tokens follow the end, at most one entry a hook.
+        let hooks = self.hooks_of(&info.id).await?.len() as u64;
+        let from = info.entries.saturating_sub(hooks + 1);
+        let entries = self.journal(&info.id, from, usize::try_from(hooks + 1).unwrap_or(usize::MAX));
+        let end = entries.await?.into_iter().rev().find_map(|entry| {
+            let body = entry.body.as_ref().map(|body| body.text_or_null());
+            let value = body.and_then(|text| serde_json::from_str(text).ok());
+            match entry.event {
+                Event::Completed => Some((value, None)),
+                Event::Failed | Event::Cancelled => Some((None, value)),
+                _ => None,
+            }
+        });
+        Ok(end.unwrap_or_default())
+    }
+
+    /// Moves a live run to another stored component, by digest, and lets it go on. What blocked it is cleared.
+    /// Whether the component agrees with the journal shows when it goes on: if not, the run is blocked again.
+    ///
+    /// # Errors
+    /// [`Error::UnknownComponent`], [`Error::InvalidRequest`] when the component lacks the run's workflow,
+    /// [`Error::RunNotFound`], [`Error::RunEnded`].
+    pub async fn upgrade(&self, run: &RunId, digest: Digest) -> Result<RunInfo> {
+        let info = self.run(run).await?;
+        let component = self.component(digest).await?;
+        if !component.manifest.workflows.contains_key(&info.workflow) {
+            let text = format!(
+                "component {} has no workflow `{}`, which run {run} executes",
+                digest.short(),
+                info.workflow
+            );
+            return Err(Error::InvalidRequest(text));
+        }
+        let upgraded = self.0.store.upgrade(run, digest, self.0.clock.now()).await;
+        match upgraded.inspect_err(|error| self.note_failure(error))? {
+            Upgraded::Done => self.wake(run),
+            Upgraded::NotFound => return Err(Error::RunNotFound(run.clone())),
+            Upgraded::Ended { status } => {
+                let run = run.clone();
+                return Err(Error::RunEnded { run, status });
+            }
+        }
+        self.run(run).await
+    }
+}

@@ -1,0 +1,99 @@
+//! Finds runs that are due: at start, when a timer comes due, and when there is room again.
+//!
+//! Nothing polls: admissions, deliveries and upgrades wake their run themselves ([`Engine::wake`]).
+
+use std::time::Duration;
+
+use super::Engine;
+use super::activation;
+use super::registry::Woken;
+use crate::ids::RunId;
+use crate::journal::Timestamp;
+use crate::store::StoreError;
+
+/// Due runs fetched at once.
+const BATCH: usize = 256;
+
+/// How soon to try again when the store could not be read.
+const RETRY: Duration = Duration::from_millis(200);
+
+impl Engine {
+    /// There is news for this run: tells its activation, or begins one.
+    pub(super) fn wake(&self, run: &RunId) {
+        if let Woken::Spawn(signal) = self.0.registry.wake(run) {
+            let task = tokio::spawn(activation::carry_on(self.clone(), run.clone(), signal));
+            self.0.registry.spawned(run, task.abort_handle());
+        }
+    }
+
+    /// Keeps the first error after which nothing can be written any more.
+    pub(super) fn note_failure(&self, error: &StoreError) {
+        if matches!(error, StoreError::Fatal(_) | StoreError::Fenced) {
+            self.0.failure.send_if_modified(|failure| {
+                let first = failure.is_none();
+                failure.get_or_insert_with(|| error.clone());
+                first
+            });
+        }
+    }
+}
+
+pub fn spawn(engine: &Engine) {
+    tokio::spawn(run(engine.clone()));
+}
+
+async fn run(engine: Engine) {
+    let inner = &engine.0;
+    // At start everything that is due is somebody's unfinished work.
+    let mut look = true;
+    let mut next: Option<Timestamp> = None;
+    while !inner.registry.is_shut_down() {
+        if look {
+            match wake_due(&engine).await {
+                Ok(soonest) => next = soonest,
+                Err(error) => {
+                    engine.note_failure(&error);
+                    if !error.may_retry() {
+                        return;
+                    }
+                    tracing::warn!(%error, "due runs could not be read; trying again");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            }
+            inner.registry.tidy_watchers();
+        }
+        let deadline = async {
+            match next {
+                Some(at) => inner.clock.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = inner.registry.scheduler.notified() => {}
+            () = deadline => {}
+        }
+        let (backlog, wake) = inner.registry.take_news();
+        next = [next, wake].into_iter().flatten().min();
+        look = backlog || next.is_some_and(|at| at <= inner.clock.now());
+    }
+}
+
+/// Wakes what is due as far as there is room; says when to look again.
+async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
+    let inner = &engine.0;
+    let now = inner.clock.now();
+    // Runs that are active are due too, so that many more are asked for.
+    let active = inner.config.max_resident - inner.registry.room().min(inner.config.max_resident);
+    for run in inner.store.due(now, active + BATCH).await? {
+        match inner.registry.wake(&run) {
+            Woken::Spawn(signal) => {
+                let task = tokio::spawn(activation::carry_on(engine.clone(), run.clone(), signal));
+                inner.registry.spawned(&run, task.abort_handle());
+            }
+            Woken::Told => {}
+            Woken::Later => break,
+        }
+    }
+    inner.store.next_due(now).await
+}

@@ -1,0 +1,286 @@
+//! What a journal holds.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::options::{Limits, StepOptions};
+use crate::ids::{Digest, HookToken, RunId};
+
+/// Position of an entry in its run's journal; dense, from 0.
+pub type Seq = u64;
+/// Milliseconds since the Unix epoch.
+pub type Timestamp = u64;
+/// Position of a call in the guest's program order; from 0.
+pub type CallNo = u32;
+/// Position of a claim among the claims of its run: start's tokens first, then in order of claiming.
+pub type HookNo = u32;
+
+/// JSON text that an entry carries beside the chain: the chain holds its length and digest only, so the
+/// text can be erased while the journal still verifies.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Body {
+    pub len: u64,
+    pub digest: Digest,
+    /// `None` once erased.
+    pub text: Option<Arc<str>>,
+}
+
+impl Body {
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        let text = text.into();
+        Self {
+            len: text.len() as u64,
+            digest: Digest::of(text.as_bytes()),
+            text: Some(text),
+        }
+    }
+
+    /// The text, or JSON `null` when it was erased.
+    pub fn text_or_null(&self) -> &str {
+        self.text.as_deref().unwrap_or("null")
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.text {
+            Some(text) => f.write_str(text),
+            None => write!(f, "<erased, {} bytes>", self.len),
+        }
+    }
+}
+
+/// One thing that happened in a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub seq: Seq,
+    /// Never less than that of the entry before, whatever the wall clock does.
+    pub at: Timestamp,
+    pub event: Event,
+    /// What the event says it is; `None` where the event says nothing of a body.
+    pub body: Option<Body>,
+}
+
+/// What happened. Variants and fields are only ever added, with a default: journals of every released
+/// version stay readable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// Entry 0. Body: the input.
+    Started(Box<Started>),
+
+    /// The guest called a step. Body: its input.
+    StepScheduled {
+        call: CallNo,
+        step: String,
+        /// Pinned here; never compared in replay.
+        #[serde(default, skip_serializing_if = "StepOptions::is_default")]
+        options: StepOptions,
+    },
+    /// An attempt began; from 1.
+    AttemptStarted { call: CallNo, attempt: u32 },
+    /// An attempt failed and another will follow. Body: the failure.
+    AttemptFailed {
+        call: CallNo,
+        attempt: u32,
+        /// Backoff with its jitter, or what the error asked for.
+        retry_at: Timestamp,
+    },
+    /// The step's result is saved; it never runs again. Body: the result.
+    StepCompleted { call: CallNo, attempt: u32 },
+    /// The step failed for good. Body: the failure.
+    StepFailed { call: CallNo, attempt: u32 },
+
+    /// The guest asked to sleep.
+    TimerSet {
+        call: CallNo,
+        due: Timestamp,
+        /// What was asked for, unless it was a date.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        length: Option<u64>,
+    },
+    TimerFired { call: CallNo },
+
+    /// The guest gave a step or timer up. Not numbered, not compared.
+    Abandoned { call: CallNo },
+
+    /// The guest claimed a token.
+    HookClaimed {
+        call: CallNo,
+        hook: HookNo,
+        #[serde(flatten)]
+        spec: HookSpec,
+        /// The guest named no token; the host made this one.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        generated: bool,
+    },
+    /// The guest wanted a token that another run owns. Body: the conflict as the guest sees it.
+    HookConflicted { call: CallNo, token: HookToken },
+    /// No more deliveries; the token stays claimed. `call` is absent when it came from outside.
+    HookClosed {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call: Option<CallNo>,
+        hook: HookNo,
+    },
+    /// Closed, and the token freed. `call` is absent when it came from outside; the one event that may
+    /// follow a run's end.
+    HookDisposed {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call: Option<CallNo>,
+        hook: HookNo,
+    },
+    /// A delivery. Body: the payload.
+    PayloadReceived { hook: HookNo },
+    /// The guest took this many payloads more. Not numbered, not compared.
+    PayloadsTaken { hook: HookNo, count: u32 },
+
+    /// From here on the run is carried by another component.
+    Upgraded { component: Digest },
+
+    /// The workflow returned a value. Body: the value.
+    Completed,
+    /// The workflow returned an error. Body: the failure.
+    Failed,
+    /// The workflow ended since it was asked to. Body: the failure.
+    Cancelled,
+}
+
+/// What a run was admitted with, and everything pinned for its whole life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    pub workflow: String,
+    pub component: Digest,
+    /// Seeds every random stream of the workflow.
+    pub seed: u64,
+    pub limits: Limits,
+    /// Claimed with the run; hook 0, 1, …
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<Lineage>,
+}
+
+/// Where a run comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lineage {
+    Child { parent: RunId, call: CallNo },
+    Rerun { of: RunId },
+    Fork { of: RunId, upto: Seq },
+    Continued { from: RunId },
+}
+
+/// What a claim is made with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookSpec {
+    pub token: HookToken,
+    /// Milliseconds, counted from the claim (for start's tokens: from admission). The token stays taken
+    /// until this has passed and the run has ended. 0: until the run ends.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retain_ms: u64,
+    /// Any JSON, shown to whoever looks the hook up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "PayloadType::is_any")]
+    pub payload: PayloadType,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// What payloads a hook accepts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PayloadType {
+    /// Any JSON.
+    #[default]
+    Any,
+    /// What the run's workflow declares as its hook's type.
+    Declared,
+    /// This JSON Schema.
+    Schema(serde_json::Value),
+}
+
+impl PayloadType {
+    fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
+}
+
+/// What a run's owner wants appended. Seq and time are given inside the writing transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewEntry {
+    Event { event: Event, body: Option<Body> },
+    /// Becomes `HookClaimed` or `HookConflicted`, decided inside the transaction.
+    OpenHook {
+        call: CallNo,
+        /// The number that the claim gets when it succeeds.
+        hook: HookNo,
+        spec: HookSpec,
+        generated: bool,
+    },
+}
+
+impl NewEntry {
+    pub fn event(event: Event) -> Self {
+        Self::Event { event, body: None }
+    }
+
+    pub fn with_body(event: Event, body: Body) -> Self {
+        Self::Event {
+            event,
+            body: Some(body),
+        }
+    }
+}
+
+impl Event {
+    /// The number of the call that made this entry, for the events that the guest's calls make.
+    pub fn made_by_call(&self) -> Option<CallNo> {
+        match self {
+            Self::StepScheduled { call, .. }
+            | Self::TimerSet { call, .. }
+            | Self::HookClaimed { call, .. }
+            | Self::HookConflicted { call, .. } => Some(*call),
+            Self::HookClosed { call, .. } | Self::HookDisposed { call, .. } => *call,
+            _ => None,
+        }
+    }
+
+    /// The call that this entry completes.
+    pub fn completes_call(&self) -> Option<CallNo> {
+        match self {
+            Self::StepCompleted { call, .. }
+            | Self::StepFailed { call, .. }
+            | Self::TimerFired { call } => Some(*call),
+            _ => None,
+        }
+    }
+
+    /// The event's name as it stands in JSON, tables and the UI.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Started(_) => "started",
+            Self::StepScheduled { .. } => "step_scheduled",
+            Self::AttemptStarted { .. } => "attempt_started",
+            Self::AttemptFailed { .. } => "attempt_failed",
+            Self::StepCompleted { .. } => "step_completed",
+            Self::StepFailed { .. } => "step_failed",
+            Self::TimerSet { .. } => "timer_set",
+            Self::TimerFired { .. } => "timer_fired",
+            Self::Abandoned { .. } => "abandoned",
+            Self::HookClaimed { .. } => "hook_claimed",
+            Self::HookConflicted { .. } => "hook_conflicted",
+            Self::HookClosed { .. } => "hook_closed",
+            Self::HookDisposed { .. } => "hook_disposed",
+            Self::PayloadReceived { .. } => "payload_received",
+            Self::PayloadsTaken { .. } => "payloads_taken",
+            Self::Upgraded { .. } => "upgraded",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}

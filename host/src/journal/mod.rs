@@ -1,0 +1,26 @@
+//! The ground truth: what happened in a run, in order, and what follows from it.
+//!
+//! Pure: no I/O, no clock, no randomness. Times come in as arguments.
+
+mod codec;
+mod divergence;
+mod entry;
+mod options;
+mod outcome;
+mod replay;
+mod status;
+mod template;
+mod work;
+
+pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
+pub use divergence::{Call, Divergence};
+pub use entry::{
+    Body, CallNo, Entry, Event, HookNo, HookSpec, Lineage, NewEntry, PayloadType, Seq, Started,
+    Timestamp,
+};
+pub use options::{Backoff, Limits, StepOptions, StepOverrides};
+pub use outcome::{AttemptError, Failure, FailureKind};
+pub use replay::{GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
+pub use status::{IllegalTransition, RunStatus};
+pub use template::{Template, TemplateError};
+pub use work::{OpenStep, OpenTimer, Work};

@@ -1,0 +1,172 @@
+//! How steps are retried and what a run may use: pinned when first seen.
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::Timestamp;
+
+/// How a step is run. The defaults are part of the journal's format: an entry leaves out what equals them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StepOptions {
+    /// Further attempts after the first that failed.
+    pub retries: u32,
+    pub backoff: Backoff,
+    /// Milliseconds that one attempt may take.
+    pub timeout_ms: u64,
+    /// The idempotency key, or in a manifest its template. Made from run and call when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+// Factors come from JSON, which has no NaN.
+impl Eq for StepOptions {}
+impl Eq for Backoff {}
+
+impl Default for StepOptions {
+    fn default() -> Self {
+        Self {
+            retries: 3,
+            backoff: Backoff::default(),
+            timeout_ms: 5 * 60 * 1000,
+            key: None,
+        }
+    }
+}
+
+impl StepOptions {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These options with the fields that a call overrides.
+    pub fn with(&self, overrides: &StepOverrides) -> Self {
+        let mut options = self.clone();
+        if let Some(retries) = overrides.retries {
+            options.retries = retries;
+        }
+        if let Some(timeout_ms) = overrides.timeout_ms {
+            options.timeout_ms = timeout_ms;
+        }
+        if let Some(key) = &overrides.key {
+            options.key = Some(key.clone());
+        }
+        if let Some(backoff) = &overrides.backoff {
+            options.backoff.initial_ms = backoff.initial_ms.unwrap_or(options.backoff.initial_ms);
+            options.backoff.factor = backoff.factor.unwrap_or(options.backoff.factor);
+            options.backoff.max_ms = backoff.max_ms.unwrap_or(options.backoff.max_ms);
+        }
+        options
+    }
+}
+
+/// What one call overrides; see `steps.call` in the WIT.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepOverrides {
+    pub retries: Option<u32>,
+    pub backoff: Option<BackoffOverrides>,
+    pub timeout_ms: Option<u64>,
+    pub key: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackoffOverrides {
+    initial_ms: Option<u64>,
+    factor: Option<f64>,
+    max_ms: Option<u64>,
+}
+
+/// Exponential backoff: the delay after the n-th failed attempt is `initial × factor^(n-1)`, at most `max`,
+/// then spread by jitter over the upper half of that.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Backoff {
+    pub initial_ms: u64,
+    pub factor: f64,
+    pub max_ms: u64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            initial_ms: 500,
+            factor: 2.0,
+            max_ms: 60_000,
+        }
+    }
+}
+
+impl Backoff {
+    /// When to try again after attempt `attempt` (from 1) failed at `now`. `jitter` is any number; the same
+    /// number gives the same time.
+    pub fn retry_at(&self, now: Timestamp, attempt: u32, jitter: u64) -> Timestamp {
+        let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let full = self.initial_ms as f64 * self.factor.max(1.0).powi(exponent);
+        // A float that is too large saturates in the cast.
+        let full = (full.min(self.max_ms as f64)) as u64;
+        let half = full / 2;
+        now.saturating_add(half + jitter % (full - half + 1))
+    }
+}
+
+/// What a run may use; pinned in entry 0, so that a changed configuration never changes a replay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Wasm instructions (roughly) that workflow code may run between two things that it observes or asks
+    /// for.
+    pub workflow_fuel: u64,
+    /// Bytes of linear memory of the workflow.
+    pub workflow_memory: u64,
+    /// Wasm instructions (roughly) that one attempt may run.
+    pub step_fuel: u64,
+    /// Bytes of linear memory of one attempt.
+    pub step_memory: u64,
+    /// Bytes of one input, result or payload.
+    pub body_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // A few seconds of pure computation: far more than orchestration needs, little enough that an
+            // endless loop is found soon.
+            workflow_fuel: 5_000_000_000,
+            workflow_memory: 64 << 20,
+            // Wall time is what usually ends an attempt; this ends one that computes for minutes.
+            step_fuel: 500_000_000_000,
+            step_memory: 64 << 20,
+            body_bytes: 1 << 20,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_grows_and_is_capped() {
+        let backoff = Backoff {
+            initial_ms: 100,
+            factor: 2.0,
+            max_ms: 1_000,
+        };
+        for (attempt, full) in [(1, 100), (2, 200), (4, 800), (5, 1_000), (4_000_000_000, 1_000)] {
+            for jitter in [0, 1, u64::MAX] {
+                let delay = backoff.retry_at(0, attempt, jitter);
+                assert!((full / 2..=full).contains(&delay), "{attempt}: {delay}");
+            }
+        }
+    }
+
+    #[test]
+    fn overrides_replace_field_by_field() {
+        let overrides: StepOverrides =
+            serde_json::from_str(r#"{"retries":9,"backoff":{"max_ms":7}}"#).unwrap();
+        let options = StepOptions::default().with(&overrides);
+        assert_eq!(options.retries, 9);
+        assert_eq!(options.backoff.max_ms, 7);
+        assert_eq!(options.backoff.initial_ms, 500);
+    }
+}

@@ -1,0 +1,16 @@
+//! The only place that generates bindings from `wit/`.
+
+wasmtime::component::bindgen!({
+    path: "../wit",
+    world: "workflow",
+    imports: {
+        "onemark:workflow/promises.wait": async | trappable,
+        "onemark:workflow/hooks.[static]hook.open": async | trappable,
+        default: trappable,
+    },
+    exports: { default: async },
+    with: {
+        "onemark:workflow/promises.promise": super::guest::PromiseHandle,
+        "onemark:workflow/hooks.hook": super::guest::OpenHook,
+    },
+});

@@ -1,0 +1,37 @@
+//! `onemark:workflow/context`.
+
+use rand_core::Rng as _;
+use wasmtime::component::Resource;
+
+use crate::sandbox::bindings::onemark::workflow::context::Host;
+use crate::sandbox::guest::{Guest, PromiseHandle};
+
+impl Host for Guest {
+    fn run_id(&mut self) -> wasmtime::Result<String> {
+        Ok(self.workflow("context.run-id")?.run.to_string())
+    }
+
+    fn workflow(&mut self) -> wasmtime::Result<String> {
+        let replay = &Guest::workflow(self, "context.workflow")?.replay;
+        Ok(replay.started().workflow.clone())
+    }
+
+    fn now(&mut self) -> wasmtime::Result<u64> {
+        Ok(Guest::workflow(self, "context.now")?.replay.now())
+    }
+
+    fn random(&mut self) -> wasmtime::Result<u64> {
+        Ok(Guest::workflow(self, "context.random")?.random.next_u64())
+    }
+
+    fn start_tokens(&mut self) -> wasmtime::Result<Vec<String>> {
+        let replay = &Guest::workflow(self, "context.start-tokens")?.replay;
+        let tokens = replay.started().hooks.iter();
+        Ok(tokens.map(|hook| hook.token.to_string()).collect())
+    }
+
+    fn cancellation(&mut self) -> wasmtime::Result<Resource<PromiseHandle>> {
+        let replay = &mut Guest::workflow(self, "context.cancellation")?.replay;
+        Ok(Resource::new_own(replay.cancellation()))
+    }
+}

@@ -1,0 +1,23 @@
+//! `onemark:workflow/logs`.
+
+use crate::sandbox::bindings::onemark::workflow::logs::{Host, Level};
+use crate::sandbox::guest::Guest;
+use crate::sandbox::logs::LogLevel;
+
+impl Host for Guest {
+    fn log(&mut self, level: Level, message: String) -> wasmtime::Result<()> {
+        let level = match level {
+            Level::Debug => LogLevel::Debug,
+            Level::Info => LogLevel::Info,
+            Level::Warn => LogLevel::Warn,
+            Level::Error => LogLevel::Error,
+        };
+        if message.starts_with("panicked at ") {
+            self.panic = Some(message.clone());
+        }
+        if !self.silent() {
+            self.logs.log(level, &message);
+        }
+        Ok(())
+    }
+}

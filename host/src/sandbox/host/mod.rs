@@ -1,0 +1,15 @@
+//! What guests call, one file per WIT interface.
+
+mod attempt;
+mod context;
+mod hooks;
+pub(super) mod http;
+mod logs;
+pub(super) mod promises;
+mod steps;
+mod timers;
+
+use super::bindings::onemark::workflow::types;
+use super::guest::Guest;
+
+impl types::Host for Guest {}

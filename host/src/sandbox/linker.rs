@@ -1,0 +1,57 @@
+//! The whole list of what guests are granted.
+
+use wasmtime::Engine;
+use wasmtime::component::Linker;
+
+use super::bindings::Workflow;
+use super::guest::{Guest, HasGuest};
+use super::host::promises;
+use super::trap::Refused;
+
+/// The version of WASI 0.2 whose functions are replaced below: the one that the WASI library names.
+const WASI: &str = "0.2.12";
+
+/// What workflow code would reach through WASI and must not: it would be lost, repeated or different in a
+/// replay. Interface, function, and what the error says of it.
+const DENIED: &[(&str, &str, &str)] = &[
+    ("cli/environment", "get-environment", "read environment variables"),
+    ("cli/exit", "exit", "exit the process"),
+    ("clocks/monotonic-clock", "subscribe-instant", "block on a timer"),
+    ("clocks/monotonic-clock", "subscribe-duration", "block on a timer"),
+    ("filesystem/preopens", "get-directories", "open files"),
+    ("sockets/instance-network", "instance-network", "use the network"),
+    ("sockets/tcp-create-socket", "create-tcp-socket", "open sockets"),
+    ("sockets/udp-create-socket", "create-udp-socket", "open sockets"),
+    ("http/outgoing-handler", "handle", "send HTTP requests"),
+];
+
+/// For workflow instances: journaled calls, virtual time, seeded random.
+pub fn workflow(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+    let mut linker = step(engine)?;
+    linker.allow_shadowing(true);
+    let mut promises = linker.instance("onemark:workflow/promises@0.1.0")?;
+    promises.func_wrap_async("wait", |store, (): ()| {
+        Box::new(async move { Ok((promises::wait(store).await?,)) })
+    })?;
+    for (interface, function, what) in DENIED {
+        let mut instance = linker.instance(&format!("wasi:{interface}@{WASI}"))?;
+        instance.func_new(function, move |_, _, _, _| {
+            let instead = match *what {
+                "block on a timer" => "use `onemark_sdk::sleep`, which survives restarts",
+                "exit the process" => "return an error",
+                _ => "do it in a `#[step]`",
+            };
+            Err(Refused(format!("workflow code cannot {what}; {instead}")).into())
+        })?;
+    }
+    Ok(linker)
+}
+
+/// For attempts of steps: real time and random, and what the operator granted.
+pub fn step(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
+    Workflow::add_to_linker::<_, HasGuest>(&mut linker, |guest| guest)?;
+    Ok(linker)
+}

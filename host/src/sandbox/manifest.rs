@@ -1,0 +1,239 @@
+//! What a component says of itself, checked when it is loaded.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::ids::{HookToken, NameError};
+use crate::journal::{StepOptions, Template, TemplateError};
+
+/// The answer of `describe`, checked.
+#[derive(Debug)]
+pub struct Manifest {
+    pub workflows: BTreeMap<String, WorkflowManifest>,
+    pub steps: BTreeMap<String, StepManifest>,
+    /// As the component gave it.
+    pub json: String,
+}
+
+#[derive(Debug)]
+pub struct WorkflowManifest {
+    pub name: String,
+    pub description: Option<String>,
+    pub input: Option<Schema>,
+    pub token: Option<Template>,
+    /// Milliseconds.
+    pub retain_ms: u64,
+    /// The type of the payloads of its first hook.
+    pub hook: Option<Schema>,
+}
+
+#[derive(Debug)]
+pub struct StepManifest {
+    pub name: String,
+    pub options: StepOptions,
+    pub key: Option<Template>,
+}
+
+/// A compiled JSON Schema.
+pub struct Schema {
+    pub json: Value,
+    validator: jsonschema::Validator,
+}
+
+impl std::fmt::Debug for Schema {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.json.fmt(f)
+    }
+}
+
+/// A value that does not fit its schema: every mismatch, in words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct SchemaError(pub Vec<String>);
+
+/// More than this many mismatches help nobody.
+const MAX_MISMATCHES: usize = 10;
+
+impl Schema {
+    /// # Errors
+    /// When it is no JSON Schema.
+    pub fn compile(json: Value) -> Result<Self, String> {
+        let validator = jsonschema::validator_for(&json).map_err(|e| e.to_string())?;
+        Ok(Self { json, validator })
+    }
+
+    /// # Errors
+    /// When the value does not fit.
+    pub fn check(&self, value: &Value) -> Result<(), SchemaError> {
+        let mismatches: Vec<_> = self
+            .validator
+            .iter_errors(value)
+            .take(MAX_MISMATCHES)
+            .map(|error| match error.instance_path().to_string() {
+                path if path.is_empty() => error.to_string(),
+                path => format!("{path}: {error}"),
+            })
+            .collect();
+        match mismatches.is_empty() {
+            true => Ok(()),
+            false => Err(SchemaError(mismatches)),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error("the manifest that `describe` returned is not as the interface asks: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("manifest version {0} is newer than this host; upgrade the host")]
+    Version(u32),
+    #[error("{what} `{name}` is declared twice")]
+    Twice { what: &'static str, name: String },
+    #[error("{what} {name:?}: {error}")]
+    Name {
+        what: &'static str,
+        name: String,
+        error: String,
+    },
+    #[error("workflow `{workflow}`: its {what} is no JSON Schema: {error}")]
+    Schema {
+        workflow: String,
+        what: &'static str,
+        error: String,
+    },
+    #[error("{what} `{name}`: {error}")]
+    Template {
+        what: &'static str,
+        name: String,
+        error: TemplateError,
+    },
+}
+
+#[derive(Deserialize)]
+struct RawManifest {
+    manifest: u32,
+    #[serde(default)]
+    workflows: Vec<RawWorkflow>,
+    #[serde(default)]
+    steps: Vec<RawStep>,
+}
+
+#[derive(Deserialize)]
+struct RawWorkflow {
+    name: String,
+    description: Option<String>,
+    input: Option<Value>,
+    token: Option<String>,
+    #[serde(default)]
+    retain_ms: u64,
+    hook: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct RawStep {
+    name: String,
+    #[serde(default)]
+    options: StepOptions,
+}
+
+impl Manifest {
+    /// # Errors
+    /// When the text is not the manifest that the WIT describes.
+    pub fn parse(json: String) -> Result<Self, ManifestError> {
+        let raw: RawManifest = serde_json::from_str(&json)?;
+        if raw.manifest != 1 {
+            return Err(ManifestError::Version(raw.manifest));
+        }
+        let mut workflows = BTreeMap::new();
+        for workflow in raw.workflows {
+            let name = checked_name("workflow", &workflow.name)?;
+            let workflow = WorkflowManifest::check(workflow)?;
+            if workflows.insert(name.clone(), workflow).is_some() {
+                let what = "workflow";
+                return Err(ManifestError::Twice { what, name });
+            }
+        }
+        let mut steps = BTreeMap::new();
+        for step in raw.steps {
+            let name = checked_name("step", &step.name)?;
+            let key = template("step", &name, step.options.key.as_deref())?;
+            let options = step.options;
+            let manifest = StepManifest { name: name.clone(), options, key };
+            if steps.insert(name.clone(), manifest).is_some() {
+                return Err(ManifestError::Twice { what: "step", name });
+            }
+        }
+        Ok(Self { workflows, steps, json })
+    }
+}
+
+impl WorkflowManifest {
+    fn check(raw: RawWorkflow) -> Result<Self, ManifestError> {
+        let schema = |what, json: Option<Value>| match json {
+            None => Ok(None),
+            Some(json) => match Schema::compile(json) {
+                Ok(schema) => Ok(Some(schema)),
+                Err(error) => {
+                    let workflow = raw.name.clone();
+                    Err(ManifestError::Schema { workflow, what, error })
+                }
+            },
+        };
+        Ok(Self {
+            input: schema("input", raw.input)?,
+            hook: schema("hook", raw.hook)?,
+            token: template("workflow", &raw.name, raw.token.as_deref())?,
+            retain_ms: raw.retain_ms,
+            description: raw.description,
+            name: raw.name,
+        })
+    }
+
+    /// The token that a start with this input claims, if the workflow declares one.
+    ///
+    /// # Errors
+    /// When the input lacks what the token is made of, or it makes no good token.
+    pub fn token_for(&self, input: &Value) -> Result<Option<HookToken>, TokenError> {
+        let Some(template) = &self.token else {
+            return Ok(None);
+        };
+        Ok(Some(HookToken::new(template.render(input)?)?))
+    }
+}
+
+/// An input from which the declared token cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    Name(#[from] NameError),
+}
+
+fn template(
+    what: &'static str,
+    name: &str,
+    text: Option<&str>,
+) -> Result<Option<Template>, ManifestError> {
+    let parsed = text.map(Template::parse).transpose();
+    parsed.map_err(|error| ManifestError::Template {
+        what,
+        name: name.to_owned(),
+        error,
+    })
+}
+
+fn checked_name(what: &'static str, name: &str) -> Result<String, ManifestError> {
+    let error = match name {
+        "" => "a name is needed",
+        name if name.len() > 128 => "at most 128 bytes",
+        name if name.chars().any(|c| c.is_control() || c == '/') => {
+            "no control characters, no slashes"
+        }
+        name => return Ok(name.to_owned()),
+    };
+    let (name, error) = (name.chars().take(80).collect(), error.to_owned());
+    Err(ManifestError::Name { what, name, error })
+}

@@ -1,0 +1,27 @@
+//! Where guest code runs: one deterministic wasmtime configuration, and what each kind of guest is granted.
+//!
+//! Knows journals (a workflow guest is answered from one) but no store and no engine: what a workflow needs
+//! beyond its journal it asks of its [`Owner`].
+
+mod bindings;
+mod component;
+mod grants;
+mod guest;
+mod host;
+mod limits;
+mod linker;
+mod logs;
+mod manifest;
+mod runtime;
+mod step;
+mod trap;
+mod workflow;
+
+pub use component::{Component, LoadError};
+pub use grants::{HttpGrant, HttpGrantError};
+pub use logs::{LogLevel, LogSink, NoLogs};
+pub use manifest::{Manifest, ManifestError, Schema, SchemaError, StepManifest, WorkflowManifest};
+pub use runtime::{Sandbox, SandboxConfig};
+pub use step::{AttemptEnd, AttemptRequest};
+pub use trap::{Trap, TrapKind};
+pub use workflow::{Owner, WorkflowEnd};

@@ -1,0 +1,117 @@
+//! The one wasmtime configuration, for live runs, replay, tests and precompiled code alike.
+
+use std::hash::{Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::component::Linker;
+use wasmtime::{
+    Config, Engine, EngineWeak, InstanceAllocationStrategy, PoolingAllocationConfig,
+    WasmBacktraceDetails,
+};
+
+use super::grants::HttpGrant;
+use super::guest::Guest;
+use super::linker;
+use crate::journal::Limits;
+
+/// How the sandbox is set up.
+#[derive(Debug, Clone)]
+pub struct SandboxConfig {
+    /// Where compiled code is kept between starts; `None` compiles anew each time.
+    pub code_cache: Option<PathBuf>,
+    /// Instances that may be alive at once, of all kinds.
+    pub instances: u32,
+    /// Largest linear memory of an instance, in bytes. At least as large as every limit that a run may have
+    /// pinned.
+    pub max_memory: u64,
+    /// What steps may reach.
+    pub http: Vec<HttpGrant>,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            code_cache: None,
+            instances: 1_500,
+            max_memory: limits.workflow_memory.max(limits.step_memory),
+            http: Vec::new(),
+        }
+    }
+}
+
+/// How often an endless guest is made to let others run, and deadlines are looked at.
+const EPOCH: Duration = Duration::from_millis(10);
+
+/// Runs guests. Cheap to clone.
+#[derive(Clone)]
+pub struct Sandbox {
+    pub(super) engine: Engine,
+    pub(super) workflows: Arc<Linker<Guest>>,
+    pub(super) steps: Arc<Linker<Guest>>,
+    pub(super) config: Arc<SandboxConfig>,
+}
+
+impl Sandbox {
+    /// # Errors
+    /// When the machine cannot give what the configuration asks for.
+    pub fn new(config: SandboxConfig) -> wasmtime::Result<Self> {
+        let engine = Engine::new(&deterministic(&config))?;
+        tick(engine.weak())?;
+        Ok(Self {
+            workflows: Arc::new(linker::workflow(&engine)?),
+            steps: Arc::new(linker::step(&engine)?),
+            config: Arc::new(config),
+            engine,
+        })
+    }
+
+    /// Names the engine's version and configuration: code that another compiled is compiled anew.
+    pub(super) fn code_version(&self) -> String {
+        let mut hasher = std::collections::hash_map::DefaultHasher::new();
+        self.engine.precompile_compatibility_hash().hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
+}
+
+fn deterministic(config: &SandboxConfig) -> Config {
+    let memory = usize::try_from(config.max_memory).unwrap_or(usize::MAX);
+    let mut pool = PoolingAllocationConfig::default();
+    pool.total_component_instances(config.instances);
+    pool.total_core_instances(config.instances.saturating_mul(4));
+    pool.total_memories(config.instances);
+    pool.total_tables(config.instances.saturating_mul(2));
+    pool.total_stacks(config.instances);
+    pool.max_memory_size(memory);
+    pool.table_elements(super::limits::MAX_TABLE_ELEMENTS);
+    // Kept warm, so that a fresh instance costs no page faults for what the last one touched.
+    pool.max_unused_warm_slots(64);
+    pool.linear_memory_keep_resident(256 << 10);
+    pool.table_keep_resident(16 << 10);
+
+    let mut wasmtime = Config::new();
+    wasmtime.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    wasmtime.memory_reservation(config.max_memory);
+    wasmtime.cranelift_nan_canonicalization(true);
+    wasmtime.wasm_relaxed_simd(true);
+    wasmtime.relaxed_simd_deterministic(true);
+    wasmtime.wasm_backtrace_details(WasmBacktraceDetails::Enable);
+    wasmtime.consume_fuel(true);
+    wasmtime.epoch_interruption(true);
+    wasmtime
+}
+
+/// Advances the epoch from a thread of its own until the engine is gone.
+fn tick(engine: EngineWeak) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("onemark-epoch".into());
+    thread.spawn(move || {
+        while let Some(engine) = engine.upgrade() {
+            engine.increment_epoch();
+            drop(engine);
+            std::thread::sleep(EPOCH);
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! What ended a guest that did not return.
+
+use serde::Serialize;
+use wasmtime::WasmBacktrace;
+
+use super::limits::OutOfMemory;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrapKind {
+    /// A panic, or an instruction that Wasm forbids.
+    Trap,
+    OutOfFuel,
+    OutOfMemory,
+    StackOverflow,
+    /// The guest asked for what its sandbox does not have, or broke a rule of the interface.
+    Refused,
+}
+
+/// A guest's end by force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Trap {
+    pub kind: TrapKind,
+    pub message: String,
+    /// `function (file:line)`, innermost first, the guest's own frames before those of libraries are
+    /// left out.
+    pub frames: Vec<String>,
+}
+
+/// Host code refuses what the guest asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Refused(pub String);
+
+const MAX_FRAMES: usize = 20;
+
+impl Trap {
+    pub(super) fn from_error(error: &wasmtime::Error, panic: Option<String>) -> Self {
+        let (kind, message) = if let Some(out) = error.downcast_ref::<OutOfMemory>() {
+            (TrapKind::OutOfMemory, out.to_string())
+        } else if let Some(refused) = error.downcast_ref::<Refused>() {
+            (TrapKind::Refused, refused.to_string())
+        } else {
+            match error.downcast_ref::<wasmtime::Trap>() {
+                Some(wasmtime::Trap::OutOfFuel) => (
+                    TrapKind::OutOfFuel,
+                    "out of fuel: the code computed longer than its limit allows".to_owned(),
+                ),
+                Some(wasmtime::Trap::StackOverflow) => {
+                    (TrapKind::StackOverflow, "call stack exhausted".to_owned())
+                }
+                Some(trap) => (TrapKind::Trap, panic.unwrap_or_else(|| trap.to_string())),
+                None => {
+                    let text = format!("{:#}", error.root_cause());
+                    (TrapKind::Trap, panic.unwrap_or(text))
+                }
+            }
+        };
+        Self {
+            kind,
+            message,
+            frames: frames(error),
+        }
+    }
+}
+
+/// The first source line of the guest's own code.
+pub(super) fn source_of(error: &wasmtime::Error) -> Option<String> {
+    let backtrace = error.downcast_ref::<WasmBacktrace>()?;
+    located(backtrace).find_map(|(_, place)| place.filter(|place| is_own(place)))
+}
+
+fn frames(error: &wasmtime::Error) -> Vec<String> {
+    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
+        return Vec::new();
+    };
+    let all: Vec<_> = located(backtrace).collect();
+    let own = |frame: &&(String, Option<String>)| frame.1.as_deref().is_some_and(is_own);
+    // Where debug info tells the guest's own code apart, the rest is noise.
+    let shown: Vec<_> = match all.iter().any(|frame| own(&frame)) {
+        true => all.iter().filter(own).collect(),
+        false => all.iter().collect(),
+    };
+    let text = |(function, place): &(String, Option<String>)| match place {
+        Some(place) => format!("{function} ({place})"),
+        None => function.clone(),
+    };
+    shown.into_iter().take(MAX_FRAMES).map(text).collect()
+}
+
+fn located(backtrace: &WasmBacktrace) -> impl Iterator<Item = (String, Option<String>)> {
+    backtrace.frames().iter().flat_map(|frame| {
+        let name = || frame.func_name().unwrap_or("<unknown>");
+        let mut symbols: Vec<_> = frame
+            .symbols()
+            .iter()
+            .map(|symbol| {
+                let place = symbol.file().map(|file| match symbol.line() {
+                    Some(line) => format!("{file}:{line}"),
+                    None => file.to_owned(),
+                });
+                let function = symbol.name().map_or_else(|| demangled(name()), demangled);
+                (function, place)
+            })
+            .collect();
+        if symbols.is_empty() {
+            symbols.push((demangled(name()), None));
+        }
+        symbols
+    })
+}
+
+fn demangled(name: &str) -> String {
+    format!("{:#}", rustc_demangle::demangle(name))
+}
+
+/// Paths of a guest's own sources, as against those of its libraries and language.
+fn is_own(place: &str) -> bool {
+    ["/rustc/", "/library/", "/.cargo/", "/registry/src/", "guest-sdk/", "onemark-sdk"]
+        .iter()
+        .all(|foreign| !place.contains(foreign))
+}

@@ -1,0 +1,143 @@
+//! One pass of a workflow over its journal.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rand_core::SeedableRng as _;
+
+use super::component::Component;
+use super::guest::{GuestTime, Role, WorkflowGuest, wasi_with_logs};
+use super::host::http::HttpEgress;
+use super::logs::LogSink;
+use super::runtime::Sandbox;
+use super::trap::{Refused, Trap, source_of};
+use crate::ids::RunId;
+use crate::journal::{Divergence, GuestError, Replay, Seq};
+
+/// What a workflow needs beyond its journal. An error ends the activation and comes back in
+/// [`WorkflowEnd::Stopped`].
+#[async_trait]
+pub trait Owner: Send {
+    /// Everything is observed and the guest waits. Commits what is new, does the work that is
+    /// outstanding, and returns once `replay` holds entries that it did not hold before.
+    async fn advance(&mut self, replay: &mut Replay) -> anyhow::Result<()>;
+
+    /// Commits what is new, so that the guest can be told how it went.
+    async fn commit(&mut self, replay: &mut Replay) -> anyhow::Result<()>;
+}
+
+/// How an activation ended.
+#[derive(Debug)]
+pub enum WorkflowEnd {
+    /// The workflow returned: its value, or its error document, both JSON.
+    Returned(Result<String, String>),
+    Diverged(Box<Divergence>),
+    Trapped(Trap),
+    /// The journal contradicts itself.
+    Corrupt { seq: Seq, what: &'static str },
+    /// The guest goes on where a journal that is only verified ends.
+    EndOfJournal,
+    /// The owner ended it.
+    Stopped(anyhow::Error),
+}
+
+/// What the owner said, carried through the guest's stack.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Stopped(pub anyhow::Error);
+
+impl Sandbox {
+    /// Runs the workflow of `replay` from its beginning: answered from the journal as far as that goes, then
+    /// from its owner. Gives the replay back as the guest left it.
+    pub async fn run_workflow(
+        &self,
+        component: &Component,
+        run: RunId,
+        replay: Replay,
+        owner: Box<dyn Owner>,
+        logs: Arc<dyn LogSink>,
+    ) -> (Replay, Box<dyn Owner>, WorkflowEnd) {
+        let started = replay.started();
+        let name = started.workflow.clone();
+        let limits = started.limits.clone();
+        let seed = started.seed;
+        let input = replay.input().to_string();
+
+        let time = GuestTime::default();
+        time.set(replay.now());
+        let mut wasi = wasi_with_logs(&logs);
+        wasi.wall_clock(time.clone());
+        wasi.monotonic_clock(time.clone());
+        // Three streams of one seed; the numbers tell them apart.
+        wasi.secure_random(stream(seed, 1));
+        wasi.insecure_random(stream(seed, 2));
+        wasi.insecure_random_seed(u128::from(seed) << 64 | u128::from(!seed));
+
+        let guest = WorkflowGuest {
+            run,
+            manifest: component.manifest.clone(),
+            replay,
+            owner,
+            hooks: Vec::new(),
+            random: stream(seed, 3),
+            time,
+            fuel: limits.workflow_fuel,
+            progress: (0, 0),
+        };
+        let role = Role::Workflow(Box::new(guest));
+        let (memory, egress) = (limits.workflow_memory, HttpEgress::default());
+        let mut store = self.store(role, logs, memory, wasi.build(), egress);
+        let returned = async {
+            store.set_fuel(limits.workflow_fuel)?;
+            let instance = component.workflow.instantiate_async(&mut store).await?;
+            let guest = instance.onemark_workflow_guest();
+            guest.call_run_workflow(&mut store, &name, &input).await
+        };
+        let returned = returned.await;
+
+        let mut guest = store.into_data();
+        let panic = guest.panic.take();
+        let Role::Workflow(workflow) = guest.role else {
+            unreachable!("the role does not change");
+        };
+        let end = match returned {
+            Err(error) => end_of(error, panic),
+            Ok(outcome) => {
+                let as_str = outcome.as_ref().map(String::as_str).map_err(String::as_str);
+                match workflow.replay.finish(as_str) {
+                    Ok(()) => WorkflowEnd::Returned(outcome),
+                    Err(error) => end_of(error.into(), None),
+                }
+            }
+        };
+        (workflow.replay, workflow.owner, end)
+    }
+}
+
+fn stream(seed: u64, number: u64) -> rand_pcg::Pcg64Mcg {
+    rand_pcg::Pcg64Mcg::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn end_of(error: wasmtime::Error, panic: Option<String>) -> WorkflowEnd {
+    let source = source_of(&error);
+    let error = match error.downcast::<Stopped>() {
+        Ok(Stopped(error)) => return WorkflowEnd::Stopped(error),
+        Err(error) => error,
+    };
+    match error.downcast_ref::<GuestError>() {
+        Some(GuestError::Diverged(divergence)) => WorkflowEnd::Diverged(Box::new(Divergence {
+            source,
+            ..(**divergence).clone()
+        })),
+        Some(GuestError::Corrupt { seq, what }) => WorkflowEnd::Corrupt { seq: *seq, what },
+        Some(GuestError::EndOfJournal) => WorkflowEnd::EndOfJournal,
+        Some(GuestError::Misuse(text)) => {
+            let refused = wasmtime::Error::from(Refused(text.clone()));
+            WorkflowEnd::Trapped(Trap {
+                frames: Trap::from_error(&error, None).frames,
+                ..Trap::from_error(&refused, None)
+            })
+        }
+        None => WorkflowEnd::Trapped(Trap::from_error(&error, panic)),
+    }
+}

@@ -1,0 +1,521 @@
+//! The store in memory: the specification of every other one, and `serve --ephemeral`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::decide::{self, Claim, Opening, Recall, Receipt, Standing};
+use super::*;
+use crate::journal::{CallNo, Event, PayloadType};
+
+/// Keeps everything until the process ends, and nothing longer.
+#[derive(Default)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    epoch: u64,
+    /// In order of admission.
+    runs: Vec<Run>,
+    by_id: HashMap<RunId, usize>,
+    /// The last claim of every token: a run, by its place in `runs`, and a hook.
+    claims: HashMap<HookToken, (usize, HookNo)>,
+    start_receipts: HashMap<IdempotencyKey, Receipt<Admission>>,
+    delivery_receipts: HashMap<(HookToken, IdempotencyKey), Receipt<DeliveryReceipt>>,
+    components: HashMap<Digest, StoredComponent>,
+    deployments: BTreeMap<String, (Digest, Timestamp)>,
+}
+
+struct Run {
+    id: RunId,
+    workflow: String,
+    component: Digest,
+    /// What the run was admitted for.
+    request: Digest,
+    tokens: Vec<HookToken>,
+    standing: Standing,
+    blocked: Option<Blocked>,
+    entries: Vec<Entry>,
+    /// Indexed by [`HookNo`].
+    hooks: Vec<Hook>,
+}
+
+#[derive(Clone)]
+struct Hook {
+    token: HookToken,
+    metadata: Option<Value>,
+    payload: PayloadType,
+    claimed_at: Timestamp,
+    retained_until: Timestamp,
+    closed: bool,
+    disposed_at: Option<Timestamp>,
+    unread: u64,
+}
+
+impl Hook {
+    fn new(spec: &HookSpec, claimed_at: Timestamp) -> Self {
+        Self {
+            token: spec.token.clone(),
+            metadata: spec.metadata.clone(),
+            payload: spec.payload.clone(),
+            claimed_at,
+            retained_until: decide::retained_until(claimed_at, spec),
+            closed: false,
+            disposed_at: None,
+            unread: 0,
+        }
+    }
+}
+
+impl Run {
+    fn last(&self) -> &Entry {
+        self.entries.last().expect("a run begins with entry 0")
+    }
+
+    fn created_at(&self) -> Timestamp {
+        self.entries[0].at
+    }
+
+    fn hook(&mut self, hook: HookNo) -> Result<&mut Hook> {
+        self.hooks.get_mut(hook as usize).ok_or_else(|| decide::no_hook(hook))
+    }
+
+    /// Adds an entry and what follows from it in this run. On an error the entry is not there.
+    fn push(&mut self, event: Event, body: Option<Body>, now: Timestamp) -> Result<Seq> {
+        let at = decide::entry_time(self.last().at, now);
+        let standing = self.standing.after(&event, at)?;
+        match &event {
+            Event::HookClaimed { spec, .. } => self.hooks.push(Hook::new(spec, at)),
+            Event::HookClosed { hook, .. } => self.hook(*hook)?.closed = true,
+            Event::HookDisposed { hook, .. } => {
+                let hook = self.hook(*hook)?;
+                hook.closed = true;
+                hook.disposed_at.get_or_insert(at);
+            }
+            Event::PayloadReceived { hook } => self.hook(*hook)?.unread += 1,
+            Event::PayloadsTaken { hook, count } => {
+                let hook = self.hook(*hook)?;
+                hook.unread = decide::unread_after_take(hook.unread, *count)?;
+            }
+            Event::Upgraded { component } => self.component = *component,
+            _ => {}
+        }
+        self.standing = standing;
+        if standing.status() != RunStatus::Blocked {
+            self.blocked = None;
+        }
+        let seq = self.last().seq + 1;
+        self.entries.push(Entry { seq, at, event, body });
+        Ok(seq)
+    }
+
+    fn info(&self) -> RunInfo {
+        RunInfo {
+            id: self.id.clone(),
+            workflow: self.workflow.clone(),
+            component: self.component,
+            status: self.standing.status(),
+            created_at: self.created_at(),
+            ended_at: self.standing.ended_at(),
+            wake_at: self.standing.wake_at(),
+            blocked: self.blocked.clone(),
+            tokens: self.tokens.clone(),
+            entries: self.entries.len() as u64,
+        }
+    }
+
+    fn claim(&self, hook: HookNo) -> Claim {
+        let Hook { closed, disposed_at, retained_until, .. } = self.hooks[hook as usize];
+        Claim {
+            address: HookRef { run: self.id.clone(), hook },
+            owner: Owner {
+                run: self.id.clone(),
+                workflow: self.workflow.clone(),
+                status: self.standing.status(),
+            },
+            owner_ended_at: self.standing.ended_at(),
+            closed,
+            disposed_at,
+            retained_until,
+        }
+    }
+
+    fn hook_info(&self, no: HookNo, now: Timestamp) -> HookInfo {
+        let claim = self.claim(no);
+        let hook = &self.hooks[no as usize];
+        HookInfo {
+            token: hook.token.clone(),
+            run_id: self.id.clone(),
+            hook: no,
+            state: claim.state(now),
+            owner: claim.owner,
+            metadata: hook.metadata.clone(),
+            unread: hook.unread,
+            claimed_at: hook.claimed_at,
+            retained_until: hook.retained_until,
+            payload: hook.payload.clone(),
+            component: self.component,
+        }
+    }
+
+    fn from(&self, seq: Seq) -> &[Entry] {
+        let from = usize::try_from(seq).unwrap_or(usize::MAX);
+        self.entries.get(from..).unwrap_or_default()
+    }
+}
+
+impl State {
+    fn check_fence(&self, fence: Fence) -> Result<()> {
+        if fence.0 == self.epoch { Ok(()) } else { Err(StoreError::Fenced) }
+    }
+
+    fn find(&self, id: &RunId) -> Option<&Run> {
+        self.by_id.get(id).map(|&index| &self.runs[index])
+    }
+
+    fn index(&self, id: &RunId) -> Result<usize> {
+        self.by_id.get(id).copied().ok_or_else(|| decide::no_run(id))
+    }
+
+    fn last_claim(&self, token: &HookToken) -> Option<Claim> {
+        let &(run, hook) = self.claims.get(token)?;
+        Some(self.runs[run].claim(hook))
+    }
+
+    fn admit(&mut self, new: NewRun) -> Result<Admission> {
+        decide::check_tokens(&new.started.hooks)?;
+        let key = new.key.clone();
+        let receipt = key.as_ref().and_then(|key| self.start_receipts.get(key));
+        match decide::recall(receipt.cloned(), new.request, new.now) {
+            Recall::Again(answer) => return Ok(answer),
+            Recall::Conflict => return Ok(Admission::KeyConflict),
+            Recall::Fresh => {}
+        }
+        let (request, at) = (new.request, new.now);
+        let answer = self.admit_once(new)?;
+        if let Some(key) = key {
+            let receipt = Receipt { request, answer: answer.clone(), at };
+            self.start_receipts.insert(key, receipt);
+        }
+        Ok(answer)
+    }
+
+    fn admit_once(&mut self, new: NewRun) -> Result<Admission> {
+        if let Some(run) = self.find(&new.id) {
+            return Ok(decide::same_id(new.id, run.request, new.request));
+        }
+        for spec in &new.started.hooks {
+            let claim = self.last_claim(&spec.token);
+            if let Some(held) = claim.filter(|claim| claim.is_held(new.now)) {
+                let (token, owner) = (spec.token.clone(), held.owner);
+                return Ok(Admission::HookConflict { token, owner });
+            }
+        }
+
+        let at = decide::entry_time(0, new.now);
+        let hooks: Vec<_> = new.started.hooks.iter().map(|spec| Hook::new(spec, at)).collect();
+        let tokens: Vec<_> = hooks.iter().map(|hook| hook.token.clone()).collect();
+        let (workflow, component) = (new.started.workflow.clone(), new.started.component);
+        let event = Event::Started(Box::new(new.started));
+        let standing = Standing::admitted(&event, at)?;
+        let index = self.runs.len();
+        for (token, hook) in tokens.iter().zip(0..) {
+            self.claims.insert(token.clone(), (index, hook));
+        }
+        self.by_id.insert(new.id.clone(), index);
+        self.runs.push(Run {
+            id: new.id.clone(),
+            workflow,
+            component,
+            request: new.request,
+            tokens,
+            standing,
+            blocked: None,
+            entries: vec![Entry { seq: 0, at, event, body: Some(new.input) }],
+            hooks,
+        });
+        Ok(Admission::Started { run: new.id })
+    }
+
+    /// All of the append or nothing of it.
+    fn append(&mut self, append: Append) -> Result<Appended> {
+        self.check_fence(append.fence)?;
+        let index = self.index(&append.run)?;
+        let run = &self.runs[index];
+        decide::check_seen(append.seen, run.last().seq)?;
+        let left = decide::unwritten(run.from(append.seen + 1), append.entries);
+
+        let before = (run.standing, run.blocked.clone(), run.entries.len(), run.hooks.clone());
+        let mut moved = Vec::new();
+        let written = left
+            .entries
+            .into_iter()
+            .try_for_each(|entry| self.append_one(index, entry, append.now, &mut moved));
+        if let Err(error) = written {
+            let run = &mut self.runs[index];
+            run.entries.truncate(before.2);
+            (run.standing, run.blocked, run.hooks) = (before.0, before.1, before.3);
+            for (token, claim) in moved.into_iter().rev() {
+                match claim {
+                    Some(claim) => self.claims.insert(token, claim),
+                    None => self.claims.remove(&token),
+                };
+            }
+            return Err(error);
+        }
+
+        let run = &mut self.runs[index];
+        let parked = append
+            .park
+            .filter(|_| !left.others_wrote)
+            .and_then(|park| run.standing.parked(park));
+        if let Some(parked) = parked {
+            run.standing = parked;
+        }
+        Ok(Appended {
+            entries: run.from(append.seen + 1).to_vec(),
+            parked: parked.is_some(),
+            status: run.standing.status(),
+        })
+    }
+
+    /// `moved` gets the claims that were replaced.
+    fn append_one(
+        &mut self,
+        index: usize,
+        entry: NewEntry,
+        now: Timestamp,
+        moved: &mut Vec<(HookToken, Option<(usize, HookNo)>)>,
+    ) -> Result<()> {
+        let (event, body) = match entry {
+            NewEntry::Event { event, body } => {
+                decide::check_owner_event(&event)?;
+                (event, body)
+            }
+            NewEntry::OpenHook { call, hook, spec, generated } => {
+                let opening = Opening { call, hook, spec, generated };
+                let last = self.last_claim(&opening.spec.token);
+                let run = &self.runs[index];
+                let claims = run.hooks.len() as HookNo;
+                decide::open_hook(&run.id, opening, claims, last.as_ref(), now)?
+            }
+        };
+        let claimed = match &event {
+            Event::HookClaimed { hook, spec, .. } => Some((spec.token.clone(), *hook)),
+            _ => None,
+        };
+        self.runs[index].push(event, body, now)?;
+        if let Some((token, hook)) = claimed {
+            let replaced = self.claims.insert(token.clone(), (index, hook));
+            moved.push((token, replaced));
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, delivery: Delivery) -> Result<Delivered> {
+        let request = delivery.payload.digest;
+        let key = delivery.key.clone().map(|key| (delivery.token.clone(), key));
+        let receipt = key.as_ref().and_then(|key| self.delivery_receipts.get(key));
+        match decide::recall(receipt.cloned(), request, delivery.now) {
+            Recall::Again(receipt) => return Ok(Delivered::Accepted { receipt, again: true }),
+            Recall::Conflict => return Ok(Delivered::KeyConflict),
+            Recall::Fresh => {}
+        }
+        let last = self.last_claim(&delivery.token);
+        let address = match decide::deliver(&delivery, last.as_ref()) {
+            Ok(address) => address,
+            Err(refused) => return Ok(refused),
+        };
+        let index = self.index(&address.run)?;
+        let event = Event::PayloadReceived { hook: address.hook };
+        let seq = self.runs[index].push(event, Some(delivery.payload), delivery.now)?;
+        let receipt = DeliveryReceipt { run_id: address.run, seq };
+        if let Some(key) = key {
+            let answer = receipt.clone();
+            let receipt = Receipt { request, answer, at: delivery.now };
+            self.delivery_receipts.insert(key, receipt);
+        }
+        Ok(Delivered::Accepted { receipt, again: false })
+    }
+
+    fn dispose(&mut self, token: &HookToken, now: Timestamp) -> Result<Disposed> {
+        let address = match decide::dispose(self.last_claim(token).as_ref(), now) {
+            Ok(address) => address,
+            Err(refused) => return Ok(refused),
+        };
+        let index = self.index(&address.run)?;
+        let call: Option<CallNo> = None;
+        let event = Event::HookDisposed { call, hook: address.hook };
+        self.runs[index].push(event, None, now)?;
+        Ok(Disposed::Freed { run: address.run })
+    }
+
+    fn upgrade(&mut self, id: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
+        let Some(&index) = self.by_id.get(id) else {
+            return Ok(Upgraded::NotFound);
+        };
+        let run = &mut self.runs[index];
+        if run.standing.folded.is_terminal() {
+            let status = run.standing.folded;
+            return Ok(Upgraded::Ended { status });
+        }
+        if !self.components.contains_key(&component) {
+            return Err(decide::no_component(component));
+        }
+        run.push(Event::Upgraded { component }, None, now)?;
+        Ok(Upgraded::Done)
+    }
+
+    /// Places of the runs that are due at `now`, with since when, longest first.
+    fn due(&self, now: Timestamp) -> Vec<(Timestamp, usize)> {
+        let mut due: Vec<_> = (0..)
+            .zip(&self.runs)
+            .filter_map(|(index, run)| {
+                let woken = run.standing.wake_at().filter(|at| *at <= now);
+                Some((run.standing.ready_since().or(woken)?, index))
+            })
+            .collect();
+        due.sort_unstable();
+        due
+    }
+}
+
+impl MemoryStore {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    // A method that panicked changed nothing that others could misread: the rules hold before each write.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn take_over(&self, _now: Timestamp) -> Result<Fence> {
+        let mut state = self.state();
+        state.epoch += 1;
+        Ok(Fence(state.epoch))
+    }
+
+    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        let digest = component.digest;
+        state.components.entry(digest).or_insert(component);
+        let now = decide::entry_time(0, now);
+        state.deployments.insert(name.to_owned(), (digest, now));
+        Ok(())
+    }
+
+    async fn deployments(&self) -> Result<Vec<Deployment>> {
+        let state = self.state();
+        let deployments = state.deployments.iter().map(|(name, (digest, at))| Deployment {
+            name: name.clone(),
+            digest: *digest,
+            manifest: state.components[digest].manifest.clone(),
+            deployed_at: *at,
+        });
+        Ok(deployments.collect())
+    }
+
+    async fn component(&self, digest: Digest) -> Result<Option<StoredComponent>> {
+        Ok(self.state().components.get(&digest).cloned())
+    }
+
+    async fn admit(&self, run: NewRun) -> Result<Admission> {
+        self.state().admit(run)
+    }
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {
+        let state = self.state();
+        let due = state.due(now).into_iter().take(limit);
+        Ok(due.map(|(_, index)| state.runs[index].id.clone()).collect())
+    }
+
+    async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>> {
+        let state = self.state();
+        let wakes = state.runs.iter().filter_map(|run| run.standing.wake_at());
+        Ok(wakes.filter(|at| *at > now).min())
+    }
+
+    async fn load(&self, run: &RunId, from: Seq) -> Result<Option<Loaded>> {
+        Ok(self.state().find(run).map(|run| Loaded {
+            run: run.info(),
+            entries: run.from(from).to_vec(),
+        }))
+    }
+
+    async fn journal(&self, run: &RunId, from: Seq, limit: usize) -> Result<Option<Vec<Entry>>> {
+        let state = self.state();
+        let entries = state.find(run).map(|run| run.from(from).iter().take(limit));
+        Ok(entries.map(|entries| entries.cloned().collect()))
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended> {
+        self.state().append(append)
+    }
+
+    async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {
+        let mut state = self.state();
+        state.check_fence(fence)?;
+        let index = state.index(run)?;
+        let run = &mut state.runs[index];
+        run.standing = run.standing.blocked()?;
+        run.blocked = Some(blocked);
+        Ok(())
+    }
+
+    async fn upgrade(&self, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
+        self.state().upgrade(run, component, now)
+    }
+
+    async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {
+        self.state().deliver(delivery)
+    }
+
+    async fn dispose(&self, token: &HookToken, now: Timestamp) -> Result<Disposed> {
+        self.state().dispose(token, now)
+    }
+
+    async fn hook(&self, token: &HookToken, now: Timestamp) -> Result<Option<HookInfo>> {
+        let state = self.state();
+        let Some(&(run, hook)) = state.claims.get(token) else {
+            return Ok(None);
+        };
+        let run = &state.runs[run];
+        let known = !run.claim(hook).is_forgotten(now);
+        Ok(known.then(|| run.hook_info(hook, now)))
+    }
+
+    async fn hooks_of(&self, run: &RunId, now: Timestamp) -> Result<Vec<HookInfo>> {
+        let state = self.state();
+        let Some(run) = state.find(run) else {
+            return Ok(Vec::new());
+        };
+        let hooks = 0..run.hooks.len() as HookNo;
+        Ok(hooks.map(|hook| run.hook_info(hook, now)).collect())
+    }
+
+    async fn run(&self, run: &RunId) -> Result<Option<RunInfo>> {
+        Ok(self.state().find(run).map(Run::info))
+    }
+
+    async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>> {
+        let state = self.state();
+        let end = match &filter.after {
+            Some(after) => state.index(after)?,
+            None => state.runs.len(),
+        };
+        let wanted = |run: &&Run| {
+            filter.status.is_none_or(|status| run.standing.status() == status)
+                && filter.workflow.as_ref().is_none_or(|name| run.workflow == *name)
+        };
+        let newest_first = state.runs[..end].iter().rev().filter(wanted);
+        Ok(newest_first.take(filter.limit).map(Run::info).collect())
+    }
+}

@@ -1,0 +1,357 @@
+//! Where journals live: few methods, each one transaction, each saying what survives once it returned.
+//!
+//! The in-memory model is the specification; SQLite must agree with it under random operations. Times come
+//! in with the requests. Nothing here assumes that there is only one host.
+
+mod decide;
+mod memory;
+mod sqlite;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
+use crate::journal::{Body, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, Timestamp};
+
+pub use memory::MemoryStore;
+pub use sqlite::{AfterCommit, OpenError, SqliteOptions, SqliteStore};
+
+/// Which life of which host owns a run. A host that was replaced holds an old fence, and its writes are
+/// refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Fence(pub u64);
+
+/// Why the store could not do what was asked. Rules of the product (a conflict, a closed hook) are
+/// outcomes, not errors.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was written; the same request may succeed later.
+    #[error("the database cannot be written now: {0}")]
+    Unavailable(String),
+    /// Another host took over; this one must stop.
+    #[error("another host has taken over this database")]
+    Fenced,
+    /// What was written is unknown; the process must end and recovery must read what is there.
+    #[error("the database failed: {0}; restart the host")]
+    Fatal(String),
+    /// What is stored contradicts itself. Only the run named is affected.
+    #[error("the journal of run {run} is damaged: {what}")]
+    Corrupt { run: RunId, what: String },
+    /// The request breaks a rule that its sender must keep (a bug in the host): nothing was written.
+    #[error("request refused by the store: {0}")]
+    Invalid(String),
+}
+
+impl StoreError {
+    /// Whether the same request may succeed later.
+    pub fn may_retry(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+}
+
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// How long receipts, ids and tokens of ended runs are remembered, in milliseconds.
+pub const TOMBSTONE_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+
+// ---- requests and outcomes -------------------------------------------------------------------------
+
+/// A run to be admitted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewRun {
+    pub id: RunId,
+    /// Pins workflow, component, limits and hooks; becomes entry 0.
+    pub started: Started,
+    pub input: Body,
+    /// Over what the caller asked for (workflow, input, hooks), so that "the same request again" is known.
+    pub request: Digest,
+    pub key: Option<IdempotencyKey>,
+    pub now: Timestamp,
+}
+
+/// The answer to a start. With a key it is the receipt and given again as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// Run, entry 0, claims, receipt and wake are there, all of them.
+    Started { run: RunId },
+    /// The id was used before for the same request.
+    Existing { run: RunId },
+    /// One of the tokens is held.
+    HookConflict { token: HookToken, owner: Owner },
+    /// The id was used before for another request.
+    IdConflict { run: RunId },
+    /// The key was used before for another request. Never stored.
+    KeyConflict,
+}
+
+/// Who holds a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub run: RunId,
+    pub workflow: String,
+    pub status: RunStatus,
+}
+
+/// Entries that a run's owner wants appended, and whether the run can rest after them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Append {
+    pub run: RunId,
+    pub fence: Fence,
+    /// The last seq that the owner has applied.
+    pub seen: Seq,
+    pub entries: Vec<NewEntry>,
+    /// The guest has observed everything up to its own entries and waits. Has no effect when others wrote
+    /// after `seen`.
+    pub park: Option<Park>,
+    pub now: Timestamp,
+}
+
+/// When a resting run becomes due by itself; a delivery makes it due at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Park {
+    pub wake_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Appended {
+    /// Every entry after `seen`, whoever wrote it, without gaps.
+    pub entries: Vec<Entry>,
+    pub parked: bool,
+    pub status: RunStatus,
+}
+
+/// A payload for whoever holds a token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
+    pub token: HookToken,
+    pub payload: Body,
+    pub key: Option<IdempotencyKey>,
+    /// The hook that the payload was checked against; the outcome is `Moved` when the token now leads to
+    /// another.
+    pub hook: Option<HookRef>,
+    pub now: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookRef {
+    pub run: RunId,
+    pub hook: HookNo,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delivered {
+    /// The payload is in the journal and the run is due. `again` when this is the receipt of an earlier
+    /// request with the same key.
+    Accepted { receipt: DeliveryReceipt, again: bool },
+    /// Nobody holds the token and its tombstone is over.
+    NotFound,
+    /// The owner ended or the hook was closed.
+    Ended { owner: Owner },
+    /// The key was used before on this token for another payload.
+    KeyConflict,
+    Moved,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeliveryReceipt {
+    pub run_id: RunId,
+    /// Position in the run's journal.
+    pub seq: Seq,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Disposed {
+    /// The hook is closed and its token free.
+    Freed { run: RunId },
+    /// The token was free already; nothing was written.
+    Free { run: RunId },
+    NotFound,
+}
+
+/// A hook as whoever looks it up sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HookInfo {
+    pub token: HookToken,
+    pub run_id: RunId,
+    pub hook: HookNo,
+    pub state: HookState,
+    pub owner: Owner,
+    pub metadata: Option<Value>,
+    /// Delivered and not yet known to be taken by the guest.
+    pub unread: u64,
+    pub claimed_at: Timestamp,
+    /// When retention ends; the token is held at least until the run ends.
+    pub retained_until: Timestamp,
+    #[serde(skip)]
+    pub payload: crate::journal::PayloadType,
+    #[serde(skip)]
+    pub component: Digest,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookState {
+    /// Takes deliveries.
+    Open,
+    /// Takes no more; its run is live and holds the token.
+    Closed,
+    /// The run ended; retention holds the token.
+    Retained,
+    /// Anybody may claim the token; this is its tombstone.
+    Freed,
+}
+
+/// Why a run cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocked {
+    pub reason: BlockReason,
+    /// For people: what happened and what to do.
+    pub message: String,
+    /// For programs; its form depends on the reason.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub detail: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockReason {
+    Nondeterminism,
+    Trap,
+    CorruptJournal,
+    /// The component cannot be loaded.
+    Component,
+}
+
+/// A run as lists and lookups show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunInfo {
+    pub id: RunId,
+    pub workflow: String,
+    /// What carries the run now: entry 0's component, or that of the last upgrade.
+    pub component: Digest,
+    pub status: RunStatus,
+    pub created_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    /// When a suspended run becomes due by itself.
+    pub wake_at: Option<Timestamp>,
+    pub blocked: Option<Blocked>,
+    /// Tokens claimed at start.
+    pub tokens: Vec<HookToken>,
+    /// Entries in the journal.
+    pub entries: u64,
+}
+
+/// A run with a piece of its journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    pub run: RunInfo,
+    pub entries: Vec<Entry>,
+}
+
+/// Which runs to list, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunFilter {
+    pub status: Option<RunStatus>,
+    pub workflow: Option<String>,
+    /// Continue after this run of an earlier page.
+    pub after: Option<RunId>,
+    pub limit: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Upgraded {
+    /// The run is due with its new component.
+    Done,
+    NotFound,
+    /// The run has ended.
+    Ended { status: RunStatus },
+}
+
+/// A component as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredComponent {
+    pub digest: Digest,
+    pub bytes: Arc<[u8]>,
+    /// What `describe` answered.
+    pub manifest: Arc<str>,
+}
+
+/// A name given to a component.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    pub name: String,
+    pub digest: Digest,
+    pub manifest: Arc<str>,
+    pub deployed_at: Timestamp,
+}
+
+// ---- the trait -------------------------------------------------------------------------------------
+
+/// The database of one deployment of Onemark. Shared by every task of the host.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Makes this process the owner of every run. Once it returns, writes with older fences are refused,
+    /// also after a crash.
+    async fn take_over(&self, now: Timestamp) -> Result<Fence>;
+
+    /// Keeps a component and gives it a name. Once it returns, both survive; the component stays as long
+    /// as a run needs it. The same bytes again change only the name.
+    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()>;
+
+    /// What each name stands for, by name.
+    async fn deployments(&self) -> Result<Vec<Deployment>>;
+
+    async fn component(&self, digest: Digest) -> Result<Option<StoredComponent>>;
+
+    /// Admits a run: run, entry 0, every claim, receipt and wake, or nothing of it. Checks key, then id,
+    /// then tokens in order. A held token belongs to a run that has not ended or whose retention has not
+    /// passed.
+    async fn admit(&self, run: NewRun) -> Result<Admission>;
+
+    /// Live runs that have something to do at `now`, longest due first. Reads; the same run is named
+    /// again until it parks, ends or is blocked.
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>>;
+
+    /// When the next parked run becomes due by itself, if that is after `now`.
+    async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>>;
+
+    /// A run and its entries from `from` on. Verifies the checksums of what it reads; damage is
+    /// [`StoreError::Corrupt`]. `None` when there is no such run.
+    async fn load(&self, run: &RunId, from: Seq) -> Result<Option<Loaded>>;
+
+    /// At most `limit` entries from `from` on, for people to look at.
+    async fn journal(&self, run: &RunId, from: Seq, limit: usize) -> Result<Option<Vec<Entry>>>;
+
+    /// Appends entries to a live run. Once it returns they survive. Seq, times and the outcome of
+    /// `OpenHook` are settled inside the transaction. Entries that the journal already holds after `seen`
+    /// (same call, attempt and kind) are not added again, so that an append whose answer was lost can be
+    /// sent again.
+    async fn append(&self, append: Append) -> Result<Appended>;
+
+    /// Marks a live run as blocked. Its journal stays as it is.
+    async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()>;
+
+    /// Moves a live run to another component, which must be stored, and clears what blocked it.
+    async fn upgrade(&self, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded>;
+
+    /// Puts a payload into the journal of the token's owner, or says why not. Once it answers `Accepted`
+    /// the payload survives and the run is due.
+    async fn deliver(&self, delivery: Delivery) -> Result<Delivered>;
+
+    /// Closes the hook that holds a token and frees it, whatever the retention.
+    async fn dispose(&self, token: &HookToken, now: Timestamp) -> Result<Disposed>;
+
+    /// The hook that holds a token, or else the last one that did, until its tombstone is over.
+    async fn hook(&self, token: &HookToken, now: Timestamp) -> Result<Option<HookInfo>>;
+
+    /// The hooks of a run, in order of claiming.
+    async fn hooks_of(&self, run: &RunId, now: Timestamp) -> Result<Vec<HookInfo>>;
+
+    async fn run(&self, run: &RunId) -> Result<Option<RunInfo>>;
+
+    async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>>;
+}

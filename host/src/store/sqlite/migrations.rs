@@ -1,0 +1,65 @@
+//! The numbered files that make and change the tables. A database's `user_version` is the number of the
+//! last one applied. A released file never changes.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// "ONMK", as in `0001_init.sql`.
+pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
+
+const FILES: [&str; 1] = [include_str!("migrations/0001_init.sql")];
+
+/// The version that this build works with.
+pub const KNOWN: u32 = FILES.len() as u32;
+
+pub fn version(conn: &Connection) -> rusqlite::Result<u32> {
+    conn.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Brings a database to the known version, all of the way or not at all.
+pub fn apply(conn: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = conn.transaction_with_behavior(TransactionBehavior::Exclusive)?;
+    let from = version(&transaction)?;
+    for (file, number) in FILES.iter().zip(1..).skip(from as usize) {
+        transaction.execute_batch(file)?;
+        transaction.pragma_update(None, "user_version", number)?;
+    }
+    transaction.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn migrated() -> Connection {
+        let mut conn = Connection::open_in_memory().unwrap();
+        apply(&mut conn).unwrap();
+        conn
+    }
+
+    #[test]
+    fn migrations_apply_to_an_empty_database_and_only_once() {
+        let mut conn = migrated();
+        assert_eq!(version(&conn).unwrap(), KNOWN);
+        apply(&mut conn).unwrap();
+        let check = conn.pragma_query_value(None, "integrity_check", |row| row.get::<_, String>(0));
+        assert_eq!(check.unwrap(), "ok");
+    }
+
+    #[test]
+    fn migrations_mark_the_file_as_ours() {
+        let id = migrated().pragma_query_value(None, "application_id", |row| row.get::<_, u32>(0));
+        assert_eq!(id.unwrap(), APPLICATION_ID);
+    }
+
+    #[test]
+    fn every_file_is_listed_by_its_number() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/sqlite/migrations");
+        let mut names: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        let numbers: Vec<usize> = names.iter().map(|name| name[..4].parse().unwrap()).collect();
+        assert_eq!(numbers, (1..=FILES.len()).collect::<Vec<_>>(), "{names:?}");
+    }
+}

@@ -1,0 +1,369 @@
+//! What the writer can be asked for: each function runs in its savepoint, fetches facts, lets [`decide`]
+//! judge them and writes what follows.
+
+use rusqlite::Connection;
+
+use super::failure::Failure;
+use super::journal::{self, NOTHING, Tail};
+use super::runs::{self, Anchor, NewRow, RunKey};
+use super::thread::Writing;
+use super::{components, host, hooks, receipts};
+use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
+use crate::journal::{Body, Entry, Event, HookNo, NewEntry, Seq, Timestamp};
+use crate::store::decide::{self, Opening, Recall, Receipt, Standing};
+use crate::store::{
+    Admission, Append, Appended, Blocked, Delivered, Delivery, DeliveryReceipt, Disposed, Fence,
+    NewRun, StoreError, StoredComponent, Upgraded,
+};
+
+type Result<T> = std::result::Result<T, Failure>;
+
+/// Scope of the receipts of starts; tokens are never empty.
+const STARTS: &str = "";
+
+/// What is needed to add to a journal: kept in memory, so that an append reads nothing.
+#[derive(Debug, Clone)]
+pub struct Head {
+    key: RunKey,
+    component: Digest,
+    standing: Standing,
+    /// The last entry.
+    seq: Seq,
+    at: Timestamp,
+    chain: Digest,
+}
+
+impl Writing {
+    /// The head of a run, whole: a journal that does not reach as far as its run's row says is refused.
+    fn head(&mut self, id: &RunId) -> Result<Option<Head>> {
+        if let Some(head) = self.heads.get(id) {
+            return Ok(Some(head.clone()));
+        }
+        let Some(row) = runs::find(&self.conn, id)? else {
+            return Ok(None);
+        };
+        let tail = journal::tail(&self.conn, row.key)?;
+        let cut_off = || StoreError::Corrupt {
+            run: id.clone(),
+            what: format!("its journal is cut off before entry {}", row.anchor.seq),
+        };
+        let Tail { seq, at, chain } =
+            tail.filter(|tail| tail.seq >= row.anchor.seq).ok_or_else(cut_off)?;
+        Ok(Some(Head {
+            key: row.key,
+            component: row.component,
+            standing: row.standing,
+            seq,
+            at,
+            chain,
+        }))
+    }
+
+    fn existing(&mut self, id: &RunId) -> Result<Head> {
+        Ok(self.head(id)?.ok_or_else(|| decide::no_run(id))?)
+    }
+
+    fn check_fence(&mut self, fence: Fence) -> Result<()> {
+        let epoch = match self.epoch {
+            Some(epoch) => epoch,
+            None => *self.epoch.insert(host::epoch(&self.conn)?),
+        };
+        if fence.0 == epoch { Ok(()) } else { Err(StoreError::Fenced.into()) }
+    }
+}
+
+impl Head {
+    /// Adds an entry and what follows from it in the tables of hooks.
+    fn push(
+        &mut self,
+        conn: &Connection,
+        event: Event,
+        body: Option<Body>,
+        now: Timestamp,
+    ) -> Result<Entry> {
+        let at = decide::entry_time(self.at, now);
+        self.standing = self.standing.after(&event, at)?;
+        self.apply_to_hooks(conn, &event, at)?;
+        if let Event::Upgraded { component } = &event {
+            self.component = *component;
+        }
+        let seq = self.seq + 1;
+        let entry = Entry { seq, at, event, body };
+        let link = journal::link(&entry, self.chain)?;
+        journal::insert(conn, self.key, &entry, &link)?;
+        (self.seq, self.at, self.chain) = (seq, at, link.chain);
+        Ok(entry)
+    }
+
+    fn apply_to_hooks(&self, conn: &Connection, event: &Event, at: Timestamp) -> Result<()> {
+        let (hook, found) = match event {
+            Event::HookClaimed { hook, spec, .. } => {
+                return hooks::claim(conn, self.key, *hook, spec, at);
+            }
+            Event::HookClosed { hook, .. } => (hook, hooks::close(conn, self.key, *hook)?),
+            Event::HookDisposed { hook, .. } => (hook, hooks::dispose(conn, self.key, *hook, at)?),
+            Event::PayloadReceived { hook } => (hook, hooks::add_unread(conn, self.key, *hook)?),
+            Event::PayloadsTaken { hook, count } => {
+                let unread = hooks::unread(conn, self.key, *hook)?;
+                let left = unread.map(|unread| decide::unread_after_take(unread, *count));
+                let left = left.transpose()?;
+                left.map(|left| hooks::set_unread(conn, self.key, *hook, left)).transpose()?;
+                (hook, left.is_some())
+            }
+            _ => return Ok(()),
+        };
+        if found { Ok(()) } else { Err(decide::no_hook(*hook).into()) }
+    }
+
+    /// Brings the run's row up to date.
+    fn update_row(&self, conn: &Connection) -> Result<()> {
+        let anchor = Anchor { seq: self.seq, chain: self.chain };
+        runs::update(conn, self.key, self.standing, self.component, anchor)
+    }
+}
+
+/// Adds what comes from outside to a run's journal.
+fn push_one(
+    writing: &mut Writing,
+    run: &RunId,
+    event: Event,
+    body: Option<Body>,
+    now: Timestamp,
+) -> Result<Seq> {
+    let before = writing.existing(run)?;
+    let mut head = before.clone();
+    head.push(&writing.conn, event, body, now)?;
+    if (head.standing, head.component) != (before.standing, before.component) {
+        head.update_row(&writing.conn)?;
+    }
+    let seq = head.seq;
+    writing.heads.insert(run.clone(), head);
+    Ok(seq)
+}
+
+pub fn take_over(writing: &mut Writing) -> Result<Fence> {
+    let epoch = host::epoch(&writing.conn)? + 1;
+    host::set_epoch(&writing.conn, epoch)?;
+    // Read again when needed: this may yet be rolled back.
+    writing.epoch = None;
+    Ok(Fence(epoch))
+}
+
+pub fn deploy(
+    writing: &mut Writing,
+    name: &str,
+    component: &StoredComponent,
+    now: Timestamp,
+) -> Result<()> {
+    components::put(&writing.conn, component)?;
+    components::name(&writing.conn, name, component.digest, now)
+}
+
+pub fn admit(writing: &mut Writing, new: NewRun) -> Result<Admission> {
+    decide::check_tokens(&new.started.hooks)?;
+    let key = new.key.clone();
+    match recall(writing, STARTS, key.as_ref(), new.request, new.now)? {
+        Recall::Again(answer) => return Ok(answer),
+        Recall::Conflict => return Ok(Admission::KeyConflict),
+        Recall::Fresh => {}
+    }
+    let (request, at) = (new.request, new.now);
+    let answer = admit_once(writing, new)?;
+    if let Some(key) = key {
+        let receipt = Receipt { request, answer: answer.clone(), at };
+        keep_receipt(writing, STARTS, &key, &receipt)?;
+    }
+    Ok(answer)
+}
+
+fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
+    let conn = &writing.conn;
+    if let Some(run) = runs::find(conn, &new.id)? {
+        return Ok(decide::same_id(new.id, run.request, new.request));
+    }
+    for spec in &new.started.hooks {
+        let last = hooks::last_claim(conn, &spec.token)?;
+        if let Some(held) = last.filter(|claim| claim.is_held(new.now)) {
+            let (token, owner) = (spec.token.clone(), held.owner);
+            return Ok(Admission::HookConflict { token, owner });
+        }
+    }
+
+    let at = decide::entry_time(0, new.now);
+    let (component, workflow) = (new.started.component, new.started.workflow.clone());
+    let specs = new.started.hooks.clone();
+    let tokens: Vec<_> = specs.iter().map(|spec| spec.token.clone()).collect();
+    let event = Event::Started(Box::new(new.started));
+    let standing = Standing::admitted(&event, at)?;
+    let entry = Entry { seq: 0, at, event, body: Some(new.input) };
+    let link = journal::link(&entry, NOTHING)?;
+    let row = NewRow {
+        id: &new.id,
+        workflow: &workflow,
+        component,
+        request: new.request,
+        tokens: &tokens,
+        created_at: at,
+        standing,
+        anchor: Anchor { seq: 0, chain: link.chain },
+    };
+    let key = runs::insert(conn, &row)?;
+    journal::insert(conn, key, &entry, &link)?;
+    for (spec, hook) in specs.iter().zip(0 as HookNo..) {
+        hooks::claim(conn, key, hook, spec, at)?;
+    }
+    let head = Head { key, component, standing, seq: 0, at, chain: link.chain };
+    writing.heads.insert(new.id.clone(), head);
+    Ok(Admission::Started { run: new.id })
+}
+
+pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
+    writing.check_fence(append.fence)?;
+    let before = writing.existing(&append.run)?;
+    decide::check_seen(append.seen, before.seq)?;
+    let mut entries = tail_after(&writing.conn, &append.run, &before, append.seen)?;
+    let left = decide::unwritten(&entries, append.entries);
+
+    let mut head = before.clone();
+    for entry in left.entries {
+        let (event, body) = settle(&writing.conn, &append.run, head.key, entry, append.now)?;
+        entries.push(head.push(&writing.conn, event, body, append.now)?);
+    }
+    let parked = append
+        .park
+        .filter(|_| !left.others_wrote)
+        .and_then(|park| head.standing.parked(park));
+    if let Some(parked) = parked {
+        head.standing = parked;
+    }
+    if head.standing != before.standing {
+        head.update_row(&writing.conn)?;
+    }
+    let status = head.standing.status();
+    writing.heads.insert(append.run, head);
+    Ok(Appended { entries, parked: parked.is_some(), status })
+}
+
+/// The entries after `seen`, verified.
+fn tail_after(conn: &Connection, id: &RunId, head: &Head, seen: Seq) -> Result<Vec<Entry>> {
+    if seen == head.seq {
+        return Ok(Vec::new());
+    }
+    let tail = journal::read_verified(conn, (head.key, id), seen + 1)?;
+    if tail.chain.last() != Some(&head.chain) {
+        let what = format!("its end is not entry {} as written", head.seq);
+        return Err(StoreError::Corrupt { run: id.clone(), what }.into());
+    }
+    Ok(tail.entries)
+}
+
+/// What a new entry is written as.
+fn settle(
+    conn: &Connection,
+    run: &RunId,
+    key: RunKey,
+    entry: NewEntry,
+    now: Timestamp,
+) -> Result<(Event, Option<Body>)> {
+    match entry {
+        NewEntry::Event { event, body } => {
+            decide::check_owner_event(&event)?;
+            Ok((event, body))
+        }
+        NewEntry::OpenHook { call, hook, spec, generated } => {
+            let last = hooks::last_claim(conn, &spec.token)?;
+            let claims = hooks::count(conn, key)?;
+            let opening = Opening { call, hook, spec, generated };
+            Ok(decide::open_hook(run, opening, claims, last.as_ref(), now)?)
+        }
+    }
+}
+
+pub fn block(writing: &mut Writing, run: &RunId, fence: Fence, why: &Blocked) -> Result<()> {
+    writing.check_fence(fence)?;
+    // Not by the head: a damaged journal must not be in the way.
+    let row = runs::find(&writing.conn, run)?.ok_or_else(|| decide::no_run(run))?;
+    let standing = row.standing.blocked()?;
+    runs::block(&writing.conn, row.key, standing, why)?;
+    writing.heads.remove(run);
+    Ok(())
+}
+
+pub fn upgrade(
+    writing: &mut Writing,
+    run: &RunId,
+    component: Digest,
+    now: Timestamp,
+) -> Result<Upgraded> {
+    let Some(head) = writing.head(run)? else {
+        return Ok(Upgraded::NotFound);
+    };
+    if head.standing.folded.is_terminal() {
+        let status = head.standing.folded;
+        return Ok(Upgraded::Ended { status });
+    }
+    if !components::is_stored(&writing.conn, component)? {
+        return Err(decide::no_component(component).into());
+    }
+    push_one(writing, run, Event::Upgraded { component }, None, now)?;
+    Ok(Upgraded::Done)
+}
+
+pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {
+    let (request, at) = (delivery.payload.digest, delivery.now);
+    let scope = delivery.token.as_str();
+    match recall(writing, scope, delivery.key.as_ref(), request, at)? {
+        Recall::Again(receipt) => return Ok(Delivered::Accepted { receipt, again: true }),
+        Recall::Conflict => return Ok(Delivered::KeyConflict),
+        Recall::Fresh => {}
+    }
+    let last = hooks::last_claim(&writing.conn, &delivery.token)?;
+    let address = match decide::deliver(&delivery, last.as_ref()) {
+        Ok(address) => address,
+        Err(refused) => return Ok(refused),
+    };
+    let event = Event::PayloadReceived { hook: address.hook };
+    let seq = push_one(writing, &address.run, event, Some(delivery.payload), at)?;
+    let receipt = DeliveryReceipt { run_id: address.run, seq };
+    if let Some(key) = &delivery.key {
+        let answer = receipt.clone();
+        keep_receipt(writing, scope, key, &Receipt { request, answer, at })?;
+    }
+    Ok(Delivered::Accepted { receipt, again: false })
+}
+
+pub fn dispose(writing: &mut Writing, token: &HookToken, now: Timestamp) -> Result<Disposed> {
+    let last = hooks::last_claim(&writing.conn, token)?;
+    let address = match decide::dispose(last.as_ref(), now) {
+        Ok(address) => address,
+        Err(refused) => return Ok(refused),
+    };
+    let event = Event::HookDisposed { call: None, hook: address.hook };
+    push_one(writing, &address.run, event, None, now)?;
+    Ok(Disposed::Freed { run: address.run })
+}
+
+/// What a request's key means, if it has one.
+fn recall<T: serde::de::DeserializeOwned>(
+    writing: &Writing,
+    scope: &str,
+    key: Option<&IdempotencyKey>,
+    request: Digest,
+    now: Timestamp,
+) -> Result<Recall<T>> {
+    let receipt = key.map(|key| receipts::find(&writing.conn, scope, key)).transpose()?;
+    Ok(decide::recall(receipt.flatten(), request, now))
+}
+
+fn keep_receipt<T: serde::Serialize>(
+    writing: &Writing,
+    scope: &str,
+    key: &IdempotencyKey,
+    receipt: &Receipt<T>,
+) -> Result<()> {
+    receipts::put(&writing.conn, scope, key, receipt)?;
+    if let Some(over) = decide::receipts_over(receipt.at) {
+        receipts::prune(&writing.conn, over)?;
+    }
+    Ok(())
+}

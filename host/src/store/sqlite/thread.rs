@@ -1,0 +1,236 @@
+//! The writer: one thread that owns the writing connection.
+//!
+//! ```text
+//! requests ──▶ bounded queue ──▶ [ begin │ savepoint: request │ savepoint: request │ … │ commit ] ──▶ answers
+//! ```
+//!
+//! It takes everything that waits, applies it in one transaction and commits once, then answers: the more
+//! callers wait, the more of them share a commit. A request that breaks a rule is rolled back to its savepoint
+//! and fails alone.
+
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use hashlink::LruCache;
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+use tokio::sync::{mpsc, oneshot};
+
+use super::failure::{Failure, ends_batch};
+use super::requests::Head;
+use crate::ids::RunId;
+use crate::store::{Result, StoreError};
+
+/// Requests that wait at most; beyond that callers wait to send.
+const QUEUE: usize = 1024;
+
+/// Runs whose heads are remembered: some 200 bytes each.
+const HEADS: usize = 16 * 1024;
+
+/// Called right after the n-th commit, counted from 1, before its requests are answered. For crash tests.
+pub type AfterCommit = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// What requests work on.
+pub struct Writing {
+    pub conn: Connection,
+    /// What is known of runs, in step with the transaction. Dropped whenever one is rolled back.
+    pub heads: LruCache<RunId, Head>,
+    pub epoch: Option<u64>,
+}
+
+/// A request on its way, its answer type hidden.
+trait Request: Send {
+    fn apply(&mut self, writing: &mut Writing) -> Result<()>;
+    /// Answers what was applied, or `failed` if its transaction failed.
+    fn answer(self: Box<Self>, failed: Option<&StoreError>);
+}
+
+struct Job<F, T> {
+    work: Option<F>,
+    outcome: Option<Result<T>>,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl<F, T> Request for Job<F, T>
+where
+    F: FnOnce(&mut Writing) -> std::result::Result<T, Failure> + Send,
+    T: Send,
+{
+    fn apply(&mut self, writing: &mut Writing) -> Result<()> {
+        let Some(work) = self.work.take() else {
+            return Ok(());
+        };
+        let outcome = work(writing).map_err(StoreError::from);
+        let result = outcome.as_ref().map(drop).map_err(Clone::clone);
+        self.outcome = Some(outcome);
+        result
+    }
+
+    fn answer(self: Box<Self>, failed: Option<&StoreError>) {
+        let outcome = match failed {
+            Some(error) => Some(Err(error.clone())),
+            None => self.outcome,
+        };
+        if let Some(outcome) = outcome {
+            // Whoever asked may have gone.
+            let _ = self.reply.send(outcome);
+        }
+    }
+}
+
+/// The handle through which requests reach the writer.
+pub struct Writer {
+    requests: Option<mpsc::Sender<Box<dyn Request>>>,
+    thread: Option<JoinHandle<()>>,
+    /// Why the writer stopped.
+    stopped: Arc<OnceLock<StoreError>>,
+}
+
+impl Writer {
+    pub fn spawn(
+        conn: Connection,
+        after_commit: Option<AfterCommit>,
+    ) -> std::io::Result<Self> {
+        let (requests, queue) = mpsc::channel(QUEUE);
+        let stopped = Arc::new(OnceLock::new());
+        let thread = Thread {
+            writing: Writing {
+                conn,
+                heads: LruCache::new(HEADS),
+                epoch: None,
+            },
+            queue,
+            commits: 0,
+            after_commit,
+            stopped: stopped.clone(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("onemark-writer".into())
+            .spawn(move || thread.run())?;
+        Ok(Self {
+            requests: Some(requests),
+            thread: Some(thread),
+            stopped,
+        })
+    }
+
+    /// Carries out `work` in a transaction. Once this answers with success, what it wrote survives.
+    pub async fn run<F, T>(&self, work: F) -> Result<T>
+    where
+        F: FnOnce(&mut Writing) -> std::result::Result<T, Failure> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = Job {
+            work: Some(work),
+            outcome: None,
+            reply,
+        };
+        let Some(requests) = &self.requests else {
+            return Err(self.why_stopped());
+        };
+        if requests.send(Box::new(job)).await.is_err() {
+            return Err(self.why_stopped());
+        }
+        answer.await.unwrap_or_else(|_| Err(self.why_stopped()))
+    }
+
+    fn why_stopped(&self) -> StoreError {
+        let why = self.stopped.get().cloned();
+        why.unwrap_or_else(|| StoreError::Fatal("the writing thread has ended".into()))
+    }
+}
+
+impl Drop for Writer {
+    /// Waits until everything that was sent is done and the connection is closed.
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic in there was told to whoever waited for an answer.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Thread {
+    writing: Writing,
+    queue: mpsc::Receiver<Box<dyn Request>>,
+    commits: u64,
+    after_commit: Option<AfterCommit>,
+    stopped: Arc<OnceLock<StoreError>>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut batch = Vec::new();
+        while self.queue.blocking_recv_many(&mut batch, QUEUE) > 0 {
+            let failed = self.transact(&mut batch).err();
+            if let Some(error @ StoreError::Fatal(_)) = &failed {
+                self.stop(error);
+            }
+            for request in batch.drain(..) {
+                request.answer(failed.as_ref());
+            }
+            if self.stopped.get().is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Applies a batch in one transaction. On an error nothing of it is written, or, if it is fatal, nobody
+    /// knows.
+    fn transact(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
+        let before = self.writing.conn.total_changes();
+        let outcome = self.apply(batch).and_then(|()| self.execute("COMMIT"));
+        if outcome.is_err() {
+            self.forget();
+            // Some errors have rolled back already.
+            if !self.writing.conn.is_autocommit() {
+                self.execute("ROLLBACK")
+                    .map_err(|error| StoreError::Fatal(error.to_string()))?;
+            }
+        } else if self.writing.conn.total_changes() != before {
+            self.commits += 1;
+            if let Some(after_commit) = &self.after_commit {
+                after_commit(self.commits);
+            }
+        }
+        outcome
+    }
+
+    fn apply(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
+        // Immediate: a transaction that begins reading may find that it cannot write any more.
+        self.execute("BEGIN IMMEDIATE")?;
+        for request in batch {
+            self.execute("SAVEPOINT request")?;
+            if let Err(error) = request.apply(&mut self.writing) {
+                if ends_batch(&error) {
+                    return Err(error);
+                }
+                self.execute("ROLLBACK TO request")?;
+                self.forget();
+            }
+            self.execute("RELEASE request")?;
+        }
+        Ok(())
+    }
+
+    /// Drops what is remembered: it may be of a transaction that was rolled back.
+    fn forget(&mut self) {
+        self.writing.heads.clear();
+        self.writing.epoch = None;
+    }
+
+    fn execute(&self, sql: &str) -> Result<()> {
+        let done = self.writing.conn.prepare_cached(sql).and_then(|mut s| s.execute([]));
+        done.map(drop).map_err(|error| Failure::from(error).into())
+    }
+
+    /// Never writes again, not even what closing a database would write.
+    fn stop(&self, why: &StoreError) {
+        let quiet = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+        // Whether or not this is heard, the file is as sound as it was.
+        let _ = self.writing.conn.set_db_config(quiet, true);
+        let _ = self.stopped.set(why.clone());
+    }
+}

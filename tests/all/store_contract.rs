@@ -1,0 +1,401 @@
+//! The model and SQLite give the same answers, whatever is asked of them in whatever order.
+
+use std::collections::HashMap;
+
+use onemark::ids::Digest;
+use onemark::journal::{Body, Event, NewEntry, RunStatus, Timestamp};
+use onemark::store::{
+    Append, BlockReason, Blocked, Fence, HookRef, HookState, MemoryStore, Park, RunFilter,
+    SqliteStore, Store, TOMBSTONE_MS,
+};
+use proptest::prelude::*;
+
+use crate::store_support::{File, component, deliver, new_run, open_hook, run_id, scheduled, spec};
+
+const IDS: [&str; 5] = ["r0", "r1", "r2", "r3", "r4"];
+const TOKENS: [&str; 3] = ["a", "b", "c"];
+const KEYS: [&str; 2] = ["k0", "k1"];
+const RETENTIONS: [u64; 3] = [0, 1_000, 50_000];
+
+#[derive(Debug, Clone)]
+enum Op {
+    Admit { id: usize, key: Option<usize>, request: u8, tokens: Vec<(usize, usize)> },
+    /// `stale`: how many entries short of the end the sender is; -1 is beyond it.
+    Append { id: usize, stale: i8, wants: Vec<Want>, park: Option<Option<u64>>, fence: u64 },
+    /// The last append again.
+    AppendAgain,
+    Deliver { token: usize, key: Option<usize>, payload: u8, checked: Option<(usize, u32)> },
+    Dispose { token: usize },
+    Block { id: usize },
+    Upgrade { id: usize, stored: bool },
+    Deploy { name: u8, code: u8 },
+    TakeOver,
+    Clock { by: i64 },
+    Reopen,
+}
+
+/// An entry, with the numbers that the owner would give it.
+#[derive(Debug, Clone)]
+enum Want {
+    Schedule,
+    Complete { call: u32 },
+    Timer { due: u64 },
+    Fire { call: u32 },
+    Open { token: usize, retention: usize, off: u32 },
+    Close { hook: u32 },
+    Dispose { hook: u32 },
+    Take { hook: u32, count: u32 },
+    End,
+    Illegal,
+}
+
+fn wants() -> impl Strategy<Value = Vec<Want>> {
+    let want = prop_oneof![
+        4 => Just(Want::Schedule),
+        2 => (0..4u32).prop_map(|call| Want::Complete { call }),
+        1 => prop_oneof![0..10_000u64, Just(u64::MAX)].prop_map(|due| Want::Timer { due }),
+        1 => (0..4u32).prop_map(|call| Want::Fire { call }),
+        5 => (0..TOKENS.len(), 0..RETENTIONS.len(), prop_oneof![9 => Just(0u32), 1 => Just(1)])
+            .prop_map(|(token, retention, off)| Want::Open { token, retention, off }),
+        2 => (0..3u32).prop_map(|hook| Want::Close { hook }),
+        2 => (0..3u32).prop_map(|hook| Want::Dispose { hook }),
+        2 => (0..2u32, 1..3u32).prop_map(|(hook, count)| Want::Take { hook, count }),
+        2 => Just(Want::End),
+        1 => Just(Want::Illegal),
+    ];
+    prop::collection::vec(want, 0..4)
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let id = 0..IDS.len();
+    let token = 0..TOKENS.len();
+    let maybe_key = prop::option::weighted(0.4, 0..KEYS.len());
+    let claims = prop::collection::vec((token.clone(), 0..RETENTIONS.len()), 0..3);
+    let stale = prop_oneof![6 => Just(0i8), 3 => 1..4i8, 1 => Just(-1)];
+    let wake = prop::option::weighted(0.7, prop_oneof![0..20_000u64, Just(u64::MAX)]);
+    let park = prop::option::of(wake);
+    let fence = prop_oneof![9 => Just(0u64), 1 => Just(1)];
+    let checked = prop::option::weighted(0.3, (id.clone(), 0..2u32));
+    let tick = prop_oneof![
+        4 => 0..1_000i64,
+        2 => Just(1_000),
+        2 => Just(50_000),
+        1 => -2_000..0i64,
+        1 => Just(TOMBSTONE_MS as i64 - 1),
+        1 => Just(TOMBSTONE_MS as i64),
+    ];
+    prop_oneof![
+        6 => (id.clone(), maybe_key.clone(), 0..2u8, claims)
+            .prop_map(|(id, key, request, tokens)| Op::Admit { id, key, request, tokens }),
+        12 => (id.clone(), stale, wants(), park, fence)
+            .prop_map(|(id, stale, wants, park, fence)| Op::Append { id, stale, wants, park, fence }),
+        2 => Just(Op::AppendAgain),
+        7 => (token.clone(), maybe_key, 0..2u8, checked)
+            .prop_map(|(token, key, payload, checked)| Op::Deliver { token, key, payload, checked }),
+        2 => token.prop_map(|token| Op::Dispose { token }),
+        1 => id.clone().prop_map(|id| Op::Block { id }),
+        2 => (id, any::<bool>()).prop_map(|(id, stored)| Op::Upgrade { id, stored }),
+        1 => (0..2u8, 0..2u8).prop_map(|(name, code)| Op::Deploy { name, code }),
+        1 => Just(Op::TakeOver),
+        5 => tick.prop_map(|by| Op::Clock { by }),
+        1 => Just(Op::Reopen),
+    ]
+}
+
+/// Both stores, and what their caller knows.
+struct Pair {
+    model: MemoryStore,
+    sqlite: Option<SqliteStore>,
+    file: File,
+    now: Timestamp,
+    fence: Fence,
+    last_append: Option<Append>,
+    /// Statuses and outcomes met, so that the test can tell that it tested something.
+    met: HashMap<String, usize>,
+}
+
+/// The same question to both; their one answer.
+macro_rules! both {
+    ($pair:expr, $store:ident => $ask:expr) => {{
+        let $store: &dyn Store = &$pair.model;
+        let expected = $ask.await.map_err(|error| format!("{error:?}"));
+        let $store: &dyn Store = $pair.sqlite.as_ref().unwrap();
+        let actual = $ask.await.map_err(|error| format!("{error:?}"));
+        assert_eq!(actual, expected, "SQLite (left) and the model differ: {}", stringify!($ask));
+        expected
+    }};
+}
+
+impl Pair {
+    async fn new() -> Self {
+        let file = File::new();
+        let sqlite = Some(file.open());
+        let mut pair = Self {
+            model: MemoryStore::new(),
+            sqlite,
+            file,
+            now: 1_000_000,
+            fence: Fence(0),
+            last_append: None,
+            met: HashMap::new(),
+        };
+        pair.take_over().await;
+        both!(pair, store => store.deploy("c", component("c"), pair.now)).unwrap();
+        pair
+    }
+
+    async fn take_over(&mut self) {
+        self.fence = both!(self, store => store.take_over(self.now)).unwrap();
+    }
+
+    fn meet(&mut self, what: &impl std::fmt::Debug) {
+        let text = format!("{what:?}");
+        let name = text.split(|c: char| !c.is_alphanumeric() && c != '(').take(1).collect();
+        *self.met.entry(name).or_default() += 1;
+    }
+
+    async fn perform(&mut self, op: Op) {
+        let now = self.now;
+        match op {
+            Op::Admit { id, key, request, tokens } => {
+                let mut specs = Vec::new();
+                for (token, retention) in tokens {
+                    specs.push(spec(TOKENS[token], RETENTIONS[retention]));
+                }
+                let mut run = new_run(IDS[id], specs, now);
+                run.started.workflow = format!("w{request}");
+                run.request = Digest::of([request]);
+                run.key = key.map(|key| crate::store_support::key(KEYS[key]));
+                let answer = both!(self, store => store.admit(run.clone()));
+                self.meet(&answer);
+            }
+            Op::Append { id, stale, wants, park, fence } => {
+                let append = self.append(id, stale, wants, park, fence).await;
+                let answer = both!(self, store => store.append(append.clone()));
+                self.meet(&answer.map(|answer| answer.status));
+                self.last_append = Some(append);
+            }
+            Op::AppendAgain => {
+                if let Some(append) = self.last_append.clone() {
+                    let _ = both!(self, store => store.append(append.clone()));
+                }
+            }
+            Op::Deliver { token, key, payload, checked } => {
+                let mut delivery = deliver(TOKENS[token], &payload.to_string(), now);
+                delivery.key = key.map(|key| crate::store_support::key(KEYS[key]));
+                delivery.hook = checked.map(|(id, hook)| HookRef { run: run_id(IDS[id]), hook });
+                let answer = both!(self, store => store.deliver(delivery.clone()));
+                self.meet(&answer);
+            }
+            Op::Dispose { token } => {
+                let token = crate::store_support::token(TOKENS[token]);
+                let answer = both!(self, store => store.dispose(&token, now));
+                self.meet(&answer);
+            }
+            Op::Block { id } => {
+                let blocked = Blocked {
+                    reason: BlockReason::Trap,
+                    message: "trapped".into(),
+                    detail: serde_json::json!({ "at": now }),
+                };
+                let (run, fence) = (run_id(IDS[id]), self.fence);
+                let _ = both!(self, store => store.block(&run, fence, blocked.clone()));
+            }
+            Op::Upgrade { id, stored } => {
+                let code = Digest::of(if stored { "c" } else { "missing" });
+                let run = run_id(IDS[id]);
+                let _ = both!(self, store => store.upgrade(&run, code, now));
+            }
+            Op::Deploy { name, code } => {
+                let (name, code) = (format!("n{name}"), format!("code {code}"));
+                both!(self, store => store.deploy(&name, component(&code), now)).unwrap();
+                let found = both!(self, store => store.component(Digest::of(&code)));
+                assert_eq!(found.unwrap().map(|c| c.bytes), Some(code.as_bytes().into()));
+            }
+            Op::TakeOver => self.take_over().await,
+            Op::Clock { by } => self.now = now.saturating_add_signed(by),
+            Op::Reopen => {
+                self.sqlite = None;
+                self.sqlite = Some(self.file.open());
+            }
+        }
+    }
+
+    async fn append(
+        &self,
+        id: usize,
+        stale: i8,
+        wants: Vec<Want>,
+        park: Option<Option<u64>>,
+        fence: u64,
+    ) -> Append {
+        let run = run_id(IDS[id]);
+        let entries = self.model.journal(&run, 0, usize::MAX).await.unwrap().unwrap_or_default();
+        let mut hooks = self.model.hooks_of(&run, self.now).await.unwrap().len() as u32;
+        let mut call = entries.iter().filter_map(|entry| entry.event.made_by_call()).count() as u32;
+        let mut number = || {
+            call += 1;
+            call - 1
+        };
+        let mut new = Vec::new();
+        for want in wants {
+            new.push(match want {
+                Want::Schedule => scheduled(number()),
+                Want::Complete { call } => NewEntry::with_body(
+                    Event::StepCompleted { call, attempt: 1 },
+                    Body::new("{}"),
+                ),
+                Want::Timer { due } => {
+                    let event = Event::TimerSet { call: number(), due, length: None };
+                    NewEntry::event(event)
+                }
+                Want::Fire { call } => NewEntry::event(Event::TimerFired { call }),
+                Want::Open { token, retention, off } => {
+                    let mut spec = spec(TOKENS[token], RETENTIONS[retention]);
+                    spec.metadata = Some(serde_json::json!({ "retention": retention }));
+                    hooks += 1;
+                    open_hook(number(), hooks - 1 + off, spec)
+                }
+                Want::Close { hook } => {
+                    let call = Some(number());
+                    NewEntry::event(Event::HookClosed { call, hook })
+                }
+                Want::Dispose { hook } => {
+                    let call = Some(number());
+                    NewEntry::event(Event::HookDisposed { call, hook })
+                }
+                Want::Take { hook, count } => {
+                    NewEntry::event(Event::PayloadsTaken { hook, count })
+                }
+                Want::End => NewEntry::with_body(Event::Completed, Body::new("1")),
+                Want::Illegal => NewEntry::event(Event::PayloadReceived { hook: 0 }),
+            });
+        }
+        let last = (entries.len() as u64).saturating_sub(1);
+        Append {
+            run,
+            fence: Fence(self.fence.0.saturating_sub(fence)),
+            seen: last.saturating_add_signed(-i64::from(stale)),
+            entries: new,
+            park: park.map(|wake| Park {
+                wake_at: wake.map(|after| self.now.saturating_add(after)),
+            }),
+            now: self.now,
+        }
+    }
+
+    /// Everything that can be looked at is the same in both.
+    async fn compare(&mut self) {
+        let now = self.now;
+        for id in IDS.map(run_id) {
+            let run = both!(self, store => store.run(&id)).unwrap();
+            if let Some(run) = run {
+                self.meet(&run.status);
+            }
+            both!(self, store => store.hooks_of(&id, now)).unwrap();
+        }
+        for token in TOKENS.map(crate::store_support::token) {
+            let hook = both!(self, store => store.hook(&token, now)).unwrap();
+            if let Some(hook) = hook {
+                self.meet(&hook.state);
+            }
+        }
+        for limit in [0, 2, 100] {
+            both!(self, store => store.due(now, limit)).unwrap();
+        }
+        both!(self, store => store.next_due(now)).unwrap();
+        both!(self, store => store.deployments()).unwrap();
+        for status in [None, Some(RunStatus::Suspended), Some(RunStatus::Completed)] {
+            for after in [None, Some(run_id("r1"))] {
+                let workflow = status.is_some().then(|| "w0".to_owned());
+                let filter = RunFilter { status, workflow, after, limit: 3 };
+                let _ = both!(self, store => store.runs(filter.clone()));
+            }
+        }
+    }
+
+    /// Journals, from every position, and what must be true of them.
+    async fn check_journals(&mut self) {
+        let mut held = HashMap::new();
+        for id in IDS.map(run_id) {
+            assert_eq!(both!(self, store => store.journal(&id, 1, 2)).unwrap().is_none(), {
+                let Some(whole) = both!(self, store => store.load(&id, 0)).unwrap() else {
+                    continue;
+                };
+                let mut folded = None;
+                for (seq, entry) in (0..).zip(&whole.entries) {
+                    assert_eq!(entry.seq, seq);
+                    folded = Some(RunStatus::next(folded, &entry.event).unwrap());
+                }
+                assert!(whole.entries.is_sorted_by_key(|entry| entry.at));
+                let marked = [RunStatus::Suspended, RunStatus::Blocked].contains(&whole.run.status);
+                assert!(marked || Some(whole.run.status) == folded);
+                assert_eq!(whole.run.blocked.is_some(), whole.run.status == RunStatus::Blocked);
+                for from in 1..whole.entries.len() as u64 + 2 {
+                    both!(self, store => store.load(&id, from)).unwrap();
+                }
+                false
+            });
+            for hook in both!(self, store => store.hooks_of(&id, self.now)).unwrap() {
+                if hook.state != HookState::Freed {
+                    *held.entry(hook.token).or_insert(0) += 1;
+                }
+            }
+        }
+        assert!(held.values().all(|owners| *owners == 1), "{held:?}");
+    }
+}
+
+fn agree(ops: Vec<Op>) -> HashMap<String, usize> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut pair = Pair::new().await;
+        let mut latest = pair.now;
+        for op in ops {
+            pair.perform(op).await;
+            pair.compare().await;
+            latest = latest.max(pair.now);
+        }
+        // A retention that was over stays over: who owns what is judged at the latest time.
+        pair.now = latest;
+        pair.check_journals().await;
+        pair.met
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn the_model_and_sqlite_agree(ops in prop::collection::vec(op(), 1..60)) {
+        agree(ops);
+    }
+}
+
+/// What the random operations reach: without this they might all be refused.
+#[test]
+fn random_operations_reach_every_state() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    let mut runner = TestRunner::deterministic();
+    let ops = prop::collection::vec(op(), 100);
+    let mut met = HashMap::new();
+    for _ in 0..8 {
+        for (what, count) in agree(ops.new_tree(&mut runner).unwrap().current()) {
+            *met.entry(what).or_insert(0) += count;
+        }
+    }
+    println!("{met:?}");
+    for state in ["Pending", "Running", "Suspended", "Blocked", "Completed"] {
+        assert!(met.contains_key(state), "no run was {state}: {met:?}");
+    }
+    for state in ["Open", "Closed", "Retained", "Freed"] {
+        assert!(met.contains_key(state), "no hook was {state}: {met:?}");
+    }
+    for outcome in
+        ["Started", "Existing", "HookConflict", "IdConflict", "KeyConflict", "Accepted", "Ended", "Moved"]
+    {
+        assert!(met.contains_key(&format!("Ok({outcome}")), "no {outcome}: {met:?}");
+    }
+}
