@@ -1,22 +1,25 @@
 //! What the code that the macros generate uses. Not public: it changes without notice.
 
-use crate::json::{NotJson, to_json};
-pub use crate::manifest::{
-    HasNoSchema, HasSchema, InputSchema, Outcome, Probe, StepDefinition, WorkflowDefinition, schema_of,
-};
-pub use crate::step::StepOptions;
-use crate::step::{StepBody, StepCall, StepOutput};
-use crate::step_error::{Retry, StepError};
-use crate::time::milliseconds;
-use crate::workflow::{WorkflowOutput, WorkflowResult};
+pub use std::borrow::Cow;
+use std::fmt::Display;
+
 pub use futures::future::LocalBoxFuture;
 pub use inventory;
 pub use serde;
 use serde::{Serialize, de::DeserializeOwned};
 pub use serde_json::Error as JsonError;
 use serde_json::json;
-pub use std::borrow::Cow;
-use std::fmt::Display;
+
+use crate::json::{NotJson, to_json};
+pub use crate::manifest::{
+    HasNoSchema, HasSchema, InputSchema, Outcome, Probe, StepDefinition, WorkflowDefinition,
+    schema_of,
+};
+pub use crate::step::StepOptions;
+use crate::step::{StepBody, StepCall, StepOutput};
+use crate::step_error::{Retry, StepError};
+use crate::time::milliseconds;
+use crate::workflow::{WorkflowOutput, WorkflowResult};
 
 /// The input of a step: a JSON object keyed by parameter name.
 pub struct Input(Result<String, NotJson>);
@@ -57,9 +60,12 @@ pub fn run_workflow<R: WorkflowOutput + 'static>(
     Box::pin(async {
         let result: WorkflowResult<String> = match body {
             Ok(body) => body.await.into_result().and_then(|value| {
-                to_json(&value).map_err(|error| format!("the workflow's result is not JSON: {error}").into())
+                to_json(&value)
+                    .map_err(|error| format!("the workflow's result is not JSON: {error}").into())
             }),
-            Err(error) => Err(format!("the input does not fit the workflow's parameters: {error}").into()),
+            Err(error) => {
+                Err(format!("the input does not fit the workflow's parameters: {error}").into())
+            }
         };
         result.map_err(|error| error.document())
     })
@@ -71,11 +77,14 @@ pub fn run_step<R: StepOutput>(
 ) -> LocalBoxFuture<'static, Outcome> {
     Box::pin(async {
         let body = body.map_err(|error| {
-            fatal_document(&format!("the input does not fit the step's parameters: {error}"))
+            fatal_document(&format!(
+                "the input does not fit the step's parameters: {error}"
+            ))
         })?;
         match body.await.into_result() {
-            Ok(value) => to_json(&value)
-                .map_err(|error| fatal_document(&format!("the step's result is not JSON: {error}"))),
+            Ok(value) => to_json(&value).map_err(|error| {
+                fatal_document(&format!("the step's result is not JSON: {error}"))
+            }),
             Err(error) => Err(step_error_document(&error)),
         }
     })
@@ -138,9 +147,10 @@ impl<T: Serialize> Undisplayed for &Message<'_, T> {
 fn plain_text(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Object(fields) if fields.len() == 1 => {
-            fields.iter().map(|(name, value)| format!("{name}: {}", plain_text(value))).collect()
-        }
+        serde_json::Value::Object(fields) if fields.len() == 1 => fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", plain_text(value)))
+            .collect(),
         value => value.to_string(),
     }
 }
@@ -153,17 +163,27 @@ mod tests {
 
     #[test]
     fn inputs_are_objects_by_parameter_name() {
-        assert_eq!(Input::new().0.map(|_| ()).is_ok(), true);
-        let input = Input::new().with("a", "x\"y").with("b", &Some(1)).0.unwrap();
+        let input = Input::new()
+            .with("a", "x\"y")
+            .with("b", &Some(1))
+            .0
+            .unwrap();
         assert_eq!(input, r#"{"a":"x\"y","b":1"#);
-        let error = Input::new().with("a", &1).with("b", &f64::NAN).0.unwrap_err();
+        let error = Input::new()
+            .with("a", &1)
+            .with("b", &f64::NAN)
+            .0
+            .unwrap_err();
         assert_eq!(error.to_string(), "b: JSON cannot hold the number NaN");
     }
 
     #[test]
     fn errors_say_whether_to_try_again() {
         let document = |error: StepFailed| step_error_document(&error);
-        assert_eq!(document(StepFailed::retry("a")), r#"{"error":{"message":"a"},"message":"a"}"#);
+        assert_eq!(
+            document(StepFailed::retry("a")),
+            r#"{"error":{"message":"a"},"message":"a"}"#
+        );
         assert_eq!(
             document(StepFailed::fatal("a")),
             r#"{"error":{"message":"a"},"message":"a","retry":false}"#
@@ -177,7 +197,13 @@ mod tests {
     #[test]
     fn errors_without_display_read_well() {
         assert_eq!(plain_text(&json!("Busy")), "Busy");
-        assert_eq!(plain_text(&json!({"Declined": "no funds"})), "Declined: no funds");
-        assert_eq!(plain_text(&json!({"Refused": {"status": 400, "why": "x"}})), r#"Refused: {"status":400,"why":"x"}"#);
+        assert_eq!(
+            plain_text(&json!({"Declined": "no funds"})),
+            "Declined: no funds"
+        );
+        assert_eq!(
+            plain_text(&json!({"Refused": {"status": 400, "why": "x"}})),
+            r#"Refused: {"status":400,"why":"x"}"#
+        );
     }
 }

@@ -24,22 +24,31 @@ impl Guest for Component {
         sandbox::enter(Sandbox::Workflow);
         // The first promise of every run, so that versions that let workflows await it find it there.
         let _cancellation = Operation::new(context::cancellation(), WhenDropped::Release);
-        let workflow = inventory::iter::<WorkflowDefinition>.into_iter().find(|it| it.name == name);
+        let workflow = inventory::iter::<WorkflowDefinition>
+            .into_iter()
+            .find(|it| it.name == name);
         match workflow {
-            Some(workflow) => {
-                executor::run((workflow.run)(&input), crate::bindings::onemark::workflow::promises::wait)
-            }
-            None => Err(WorkflowError::new(format!("this component has no workflow `{name}`")).document()),
+            Some(workflow) => executor::run(
+                (workflow.run)(&input),
+                crate::bindings::onemark::workflow::promises::wait,
+            ),
+            None => Err(
+                WorkflowError::new(format!("this component has no workflow `{name}`")).document(),
+            ),
         }
     }
 
     fn run_step(name: String, input: String) -> Outcome {
         report_panics();
         sandbox::enter(Sandbox::Step);
-        let step = inventory::iter::<StepDefinition>.into_iter().find(|it| it.name == name);
+        let step = inventory::iter::<StepDefinition>
+            .into_iter()
+            .find(|it| it.name == name);
         match step {
             Some(step) => wstd::runtime::block_on((step.run)(&input)),
-            None => Err(__private::fatal_document(&format!("this component has no step `{name}`"))),
+            None => Err(__private::fatal_document(&format!(
+                "this component has no step `{name}`"
+            ))),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Why a durable operation failed.
 
-use crate::step_error::Retry;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::ops::Deref;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::step_error::Retry;
 
 /// What kind of failure it was. `#[non_exhaustive]`: hosts learn new kinds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Deserialize)]
@@ -138,7 +140,10 @@ impl<E> Failure<E> {
             // Trying again does not mend a mistake in the program.
             retry: Retry::Never,
         };
-        Self { error: None, info: Box::new(info) }
+        Self {
+            error: None,
+            info: Box::new(info),
+        }
     }
 
     /// The failure of a step that was called as a plain function.
@@ -166,12 +171,17 @@ impl<E> Failure<E> {
                     causes: document.causes,
                     retry: Retry::Backoff,
                 };
-                Self { error: info.value.as_ref().and_then(decode), info: Box::new(info) }
+                Self {
+                    error: info.value.as_ref().and_then(decode),
+                    info: Box::new(info),
+                }
             }
             Err(error) => Self::local(
                 operation,
                 FailureKind::Error,
-                format!("the host reported a failure that this SDK cannot read ({error}): {document}"),
+                format!(
+                    "the host reported a failure that this SDK cannot read ({error}): {document}"
+                ),
             ),
         }
     }
@@ -251,7 +261,10 @@ mod tests {
         assert_eq!(failure.kind, FailureKind::Error);
         assert_eq!(failure.attempts, Some(4));
         assert_eq!(failure.causes, ["a"]);
-        assert_eq!(failure.to_string(), "`charge` failed after 4 attempts: declined");
+        assert_eq!(
+            failure.to_string(),
+            "`charge` failed after 4 attempts: declined"
+        );
     }
 
     #[test]

@@ -1,5 +1,17 @@
 //! Hooks: where a run receives payloads.
 
+use std::error::Error;
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures::future::FusedFuture;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
 use crate::bindings::onemark::workflow::{context, hooks};
 use crate::failure::{Failure, FailureKind};
 use crate::json::to_json;
@@ -7,16 +19,6 @@ use crate::manifest::schema_of;
 use crate::operation::{Operation, WhenDropped};
 use crate::sandbox;
 use crate::time::milliseconds;
-use futures::future::FusedFuture;
-use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use std::error::Error;
-use std::fmt;
-use std::marker::PhantomData;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 /// Where a run receives payloads of type `T`, under a token that one run at a time owns.
 ///
@@ -37,7 +39,10 @@ pub struct Hook<T> {
 ///
 /// [`HookError::NotClaimed`] when this run was started without a token.
 pub fn start_hook<T: DeserializeOwned + JsonSchema>() -> Result<Hook<T>, HookError> {
-    let token = start_hooks()?.into_iter().next().ok_or(HookError::NotClaimed)?;
+    let token = start_hooks()?
+        .into_iter()
+        .next()
+        .ok_or(HookError::NotClaimed)?;
     Hook::open(token)
 }
 
@@ -52,7 +57,10 @@ pub fn start_hooks() -> Result<Vec<String>, HookError> {
 }
 
 fn require_workflow() -> Result<(), Failure> {
-    sandbox::require_workflow("hook", "take payloads in the workflow and hand them to the step")
+    sandbox::require_workflow(
+        "hook",
+        "take payloads in the workflow and hand them to the step",
+    )
 }
 
 /// How to claim a token that this run does not own yet.
@@ -149,7 +157,12 @@ impl<T: DeserializeOwned + JsonSchema> Hook<T> {
                 Failure::local("hook", FailureKind::TypeMismatch, message)
             })?),
         };
-        Ok(Self { token: handle.token(), handle, conflict, payload: PhantomData })
+        Ok(Self {
+            token: handle.token(),
+            handle,
+            conflict,
+            payload: PhantomData,
+        })
     }
 }
 
@@ -189,7 +202,11 @@ impl<T> Hook<T> {
 
     /// Takes the next payload as JSON text, whatever its type.
     pub fn next_raw(&mut self) -> NextRaw<'_, T> {
-        NextRaw { hook: self, ready: None, done: false }
+        NextRaw {
+            hook: self,
+            ready: None,
+            done: false,
+        }
     }
 
     fn owned(&self) -> Result<(), HookError> {
@@ -211,6 +228,10 @@ impl<T: DeserializeOwned> Hook<T> {
     /// [`HookError::Mismatch`] for a payload that is no `T`, which the error then holds;
     /// [`HookError::Conflict`] when another run owns the token; [`HookError::Failed`] with
     /// [`FailureKind::Cancelled`] when the run is asked to cancel.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the async counterpart of an iterator's `next`"
+    )]
     pub fn next(&mut self) -> Next<'_, T> {
         Next(self.next_raw())
     }
@@ -240,7 +261,10 @@ impl<T> NextRaw<'_, T> {
                 return Poll::Ready(Ok(None));
             }
             // Nothing yet, or another handle of this hook took what was ready.
-            self.ready = Some(Operation::new(self.hook.handle.ready(), WhenDropped::Release));
+            self.ready = Some(Operation::new(
+                self.hook.handle.ready(),
+                WhenDropped::Release,
+            ));
         }
     }
 }
@@ -274,7 +298,10 @@ impl<T: DeserializeOwned> Future for Next<'_, T> {
         };
         Poll::Ready(match serde_json::from_str(&raw) {
             Ok(payload) => Ok(Some(payload)),
-            Err(error) => Err(HookError::Mismatch { raw, reason: error.to_string() }),
+            Err(error) => Err(HookError::Mismatch {
+                raw,
+                reason: error.to_string(),
+            }),
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Values to JSON text. What JSON cannot hold is an error, never silently `null`.
 
-use serde::ser::{self, Serialize};
 use std::fmt;
+
+use serde::ser::{self, Serialize};
 
 /// A value that JSON cannot hold, and where in the value it is.
 #[derive(Debug)]
@@ -37,7 +38,10 @@ impl std::error::Error for NotJson {}
 
 impl ser::Error for NotJson {
     fn custom<T: fmt::Display>(reason: T) -> Self {
-        Self { path: Vec::new(), reason: reason.to_string() }
+        Self {
+            path: Vec::new(),
+            reason: reason.to_string(),
+        }
     }
 }
 
@@ -51,7 +55,9 @@ fn check(value: f64) -> Result<(), NotJson> {
     if value.is_finite() {
         return Ok(());
     }
-    Err(ser::Error::custom(format_args!("JSON cannot hold the number {value}")))
+    Err(ser::Error::custom(format_args!(
+        "JSON cannot hold the number {value}"
+    )))
 }
 
 macro_rules! always_fine {
@@ -98,7 +104,12 @@ impl ser::Serializer for Finite {
         value.serialize(self)
     }
 
-    fn serialize_unit_variant(self, _: &'static str, _: u32, _: &'static str) -> Result<(), NotJson> {
+    fn serialize_unit_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+    ) -> Result<(), NotJson> {
         Ok(())
     }
 
@@ -170,7 +181,9 @@ struct Items(usize);
 
 impl Items {
     fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), NotJson> {
-        value.serialize(Finite).map_err(|error| error.within(self.0))?;
+        value
+            .serialize(Finite)
+            .map_err(|error| error.within(self.0))?;
         self.0 += 1;
         Ok(())
     }
@@ -240,7 +253,9 @@ impl ser::SerializeMap for Entries {
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), NotJson> {
-        value.serialize(Finite).map_err(|error| error.within(format_args!("entry {}", self.0)))?;
+        value
+            .serialize(Finite)
+            .map_err(|error| error.within(format_args!("entry {}", self.0)))?;
         self.0 += 1;
         Ok(())
     }
@@ -306,28 +321,54 @@ mod tests {
     }
 
     fn order(shape: Shape) -> Order {
-        Order { id: "1", prices: vec![1.5], shape }
+        Order {
+            id: "1",
+            prices: vec![1.5],
+            shape,
+        }
     }
 
     #[test]
     fn finite_values_are_written_as_serde_json_does() {
-        for shape in [Shape::Unit, Shape::One(0.5), Shape::Two(1, 2.0), Shape::Named { length: None }] {
+        for shape in [
+            Shape::Unit,
+            Shape::One(0.5),
+            Shape::Two(1, 2.0),
+            Shape::Named { length: None },
+        ] {
             let order = order(shape);
-            assert_eq!(to_json(&order).unwrap(), serde_json::to_string(&order).unwrap());
+            assert_eq!(
+                to_json(&order).unwrap(),
+                serde_json::to_string(&order).unwrap()
+            );
         }
     }
 
     #[test]
     fn floats_that_json_cannot_hold_are_errors_that_say_where() {
         let nan = |shape| to_json(&order(shape)).unwrap_err().to_string();
-        assert_eq!(nan(Shape::One(f32::NAN)), "shape.One: JSON cannot hold the number NaN");
-        assert_eq!(nan(Shape::Two(1, f64::INFINITY)), "shape.1: JSON cannot hold the number inf");
         assert_eq!(
-            nan(Shape::Named { length: Some(f64::NEG_INFINITY) }),
+            nan(Shape::One(f32::NAN)),
+            "shape.One: JSON cannot hold the number NaN"
+        );
+        assert_eq!(
+            nan(Shape::Two(1, f64::INFINITY)),
+            "shape.1: JSON cannot hold the number inf"
+        );
+        assert_eq!(
+            nan(Shape::Named {
+                length: Some(f64::NEG_INFINITY)
+            }),
             "shape.length: JSON cannot hold the number -inf"
         );
-        let prices = Order { prices: vec![0.0, f64::NAN], ..order(Shape::Unit) };
-        assert_eq!(to_json(&prices).unwrap_err().to_string(), "prices.1: JSON cannot hold the number NaN");
+        let prices = Order {
+            prices: vec![0.0, f64::NAN],
+            ..order(Shape::Unit)
+        };
+        assert_eq!(
+            to_json(&prices).unwrap_err().to_string(),
+            "prices.1: JSON cannot hold the number NaN"
+        );
         assert!(to_json(&f64::NAN).is_err());
         assert!(to_json(&BTreeMap::from([("a", f64::NAN)])).is_err());
     }

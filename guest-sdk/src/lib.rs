@@ -1,31 +1,149 @@
 //! Durable workflows for Onemark, in plain async Rust.
+//!
+//! A workflow is an `async fn` whose every step, sleep and received payload is saved in a journal. When
+//! the host stops, however it stops, the run goes on where it was: the function is run again, and what
+//! it awaits is answered from the journal up to there. Steps whose results are saved do not run again.
+//!
+//! ```
+//! use onemark_sdk::prelude::*;
+//!
+//! #[derive(Serialize, Deserialize, JsonSchema)]
+//! struct Order {
+//!     id: String,
+//!     note: String,
+//! }
+//!
+//! #[derive(Serialize, Deserialize, JsonSchema)]
+//! struct OrderUpdate {
+//!     note: String,
+//!     last: bool,
+//! }
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Charge {
+//!     id: String,
+//! }
+//!
+//! #[derive(Serialize, Deserialize, StepError)]
+//! enum ChargeError {
+//!     #[fatal]
+//!     Declined(String),
+//!     #[retry]
+//!     Busy,
+//! }
+//!
+//! /// Saved once; tried again with backoff when it fails.
+//! #[step]
+//! async fn record_note(order_id: &str, note: &str) -> Result<(), StepFailed> {
+//!     // Real effects: HTTP, a database, …
+//! #   log::info!("{order_id}: {note}");
+//!     Ok(())
+//! }
+//!
+//! #[step(key = "charge:{order.id}", timeout = "20s")]
+//! async fn charge(order: &Order) -> Result<Charge, ChargeError> {
+//!     let key = step_info().idempotency_key; // a bank does a request with one key once
+//! #   Ok(Charge { id: key })
+//! }
+//!
+//! /// However it is started, it claims `order:<id>`: two starts for one order cannot both succeed.
+//! #[workflow(token = "order:{order.id}", retain = "24h", hook = OrderUpdate)]
+//! async fn process_order(order: Order) -> WorkflowResult<String> {
+//!     record_note(&order.id, &order.note).await?;
+//!     let paid = charge(&order).retries(5).await?;
+//!
+//!     let mut updates = start_hook::<OrderUpdate>()?;
+//!     while let Some(update) = updates.next().await? {
+//!         record_note(&order.id, &update.note).await?;
+//!         if update.last {
+//!             updates.close().await?; // refuses more; what has come is still read
+//!         }
+//!     }
+//!     Ok(paid.id)
+//! }
+//! ```
+//!
+//! # The crate around it
+//!
+//! One crate is one component. It is built as a `cdylib` for `wasm32-wasip2`, and needs `serde` and
+//! `schemars` beside this crate, whose derive macros name them:
+//!
+//! ```toml
+//! [lib]
+//! crate-type = ["cdylib", "rlib"]     # the rlib is for tests
+//!
+//! [dependencies]
+//! onemark-sdk = "0.1"
+//! serde = { version = "1", features = ["derive"] }
+//! schemars = "1"
+//! wstd = "0.6"                        # HTTP, sockets and timers inside steps
+//! ```
+//!
+//! # What goes where
+//!
+//! **Workflow code** decides: it calls steps, waits, branches. It has no network, no files and no
+//! environment, and it need not avoid anything for the sake of replay: `SystemTime::now`, `HashMap`
+//! and random numbers are the same in every replay. What it awaits must be durable: steps, [`sleep`],
+//! [`Hook::next`], and futures made of those with [`join!`], [`select!`], [`join_all`], [`timeout()`].
+//! Awaiting anything else panics with a message that says so.
+//!
+//! **Steps** act: each attempt runs in a fresh sandbox, with what the operator granted it. A step may
+//! run more than once (the host can stop after the effect and before the result is saved), so hand its
+//! [idempotency key](StepInfo::idempotency_key) to whom it calls. Async I/O comes from `wstd`.
+//!
+//! A future does nothing until it is polled: two steps run at the same time when they are awaited
+//! together, as in `try_join!(a(), b())`. Combinators poll from first to last, and that is the order in
+//! which steps are called.
+//!
+//! # Errors
+//!
+//! A step returns its own error type, for which [`StepError`] says whether another attempt can help, or
+//! [`StepFailed`]. The workflow gets a [`Failure`] with that value. A workflow returns
+//! [`WorkflowResult`], and `?` makes its [`WorkflowError`] from any error. A *returned* error ends the
+//! run as failed. A *panic* in workflow code does not: the run is blocked until a mended component
+//! takes it on.
+//!
+//! # Tests
+//!
+//! Built natively, as by `cargo test`, a step is a plain function that runs once:
+//!
+//! ```
+//! # use onemark_sdk::prelude::*;
+//! # #[step] async fn add(a: u32, b: u32) -> Result<u32, StepFailed> { Ok(a + b) }
+//! assert_eq!(onemark_sdk::block_on(add(1, 2)).unwrap(), 3);
+//! ```
 
 #![cfg_attr(
     not(target_family = "wasm"),
-    allow(dead_code, reason = "what only `component` uses is still type-checked and tested natively")
+    allow(
+        dead_code,
+        reason = "what only `component` uses is type-checked and tested natively"
+    )
 )]
 
-mod workflow;
-mod step;
-mod step_error;
-mod failure;
-mod hook;
-mod time;
-mod random;
-pub mod log;
+// So that unit tests can use the macros, which name the crate as users do.
+#[cfg(test)]
+extern crate self as onemark_sdk;
 
-mod sandbox;
-mod executor;
-mod operation;
-mod json;
-mod manifest;
 #[doc(hidden)]
 pub mod __private;
-
-#[cfg(target_family = "wasm")]
-mod component;
 #[cfg(not(target_family = "wasm"))]
 mod block_on;
+#[cfg(target_family = "wasm")]
+mod component;
+mod executor;
+mod failure;
+mod hook;
+mod json;
+pub mod log;
+mod manifest;
+mod operation;
+mod random;
+mod sandbox;
+mod step;
+mod step_error;
+mod time;
+mod workflow;
 
 /// What the host and a component say to each other.
 mod bindings {
@@ -35,7 +153,9 @@ mod bindings {
 #[cfg(not(target_family = "wasm"))]
 pub use block_on::block_on;
 pub use failure::{Failure, FailureInfo, FailureKind};
-pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks};
+pub use hook::{
+    Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks,
+};
 pub use onemark_macros::{StepError, step, workflow};
 pub use random::{random, random_range};
 pub use step::{Backoff, StepCall, StepInfo, StepOutput, step_info};
@@ -43,17 +163,50 @@ pub use step_error::{Retry, StepError, StepFailed};
 pub use time::{Sleep, now, sleep, sleep_until, timeout};
 pub use workflow::{WorkflowError, WorkflowOutput, WorkflowResult, run_id, workflow_name};
 
+#[doc(no_inline)]
 pub use futures::future::{join_all, select_all, try_join_all};
-pub use futures::{join, select_biased as select, try_join};
+#[doc(no_inline)]
+pub use futures::{join, try_join};
 
+/// Awaits several futures and goes on with the first that is ready; the others are dropped.
+///
+/// It is `futures::select_biased!`: of several that are ready the one written first wins. Calls of steps,
+/// sleeps and `hook.next()` can be written as they are; other futures need `.fuse()`, and `pin!` when
+/// they are used by name.
+///
+/// ```
+/// # use onemark_sdk::prelude::*;
+/// # async fn example(updates: &mut Hook<String>) -> WorkflowResult<()> {
+/// loop {
+///     select! {
+///         update = updates.next() => match update? {
+///             Some(update) => log::info!("{update}"),
+///             None => break,
+///         },
+///         slept = sleep(Duration::from_secs(3600)) => {
+///             slept?;
+///             log::warn!("nothing for an hour");
+///         }
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[doc(no_inline)]
+pub use futures::select_biased as select;
+
+/// What a workflow needs: `use onemark_sdk::prelude::*;`
 pub mod prelude {
+    #[doc(no_inline)]
     pub use crate::{
-        Failure, FailureKind, Hook, HookError, StepError, StepFailed, WorkflowError, WorkflowResult, join,
-        join_all, log, now, random, run_id, select, sleep, sleep_until, start_hook, start_hooks, step,
-        step_info, timeout, try_join, try_join_all, workflow,
+        Failure, FailureKind, Hook, HookError, StepError, StepFailed, WorkflowError,
+        WorkflowResult, join, join_all, log, now, random, run_id, select, sleep, sleep_until,
+        start_hook, start_hooks, step, step_info, timeout, try_join, try_join_all, workflow,
     };
     pub use futures::FutureExt as _;
+    #[doc(no_inline)]
     pub use schemars::JsonSchema;
+    #[doc(no_inline)]
     pub use serde::{Deserialize, Serialize};
+    #[doc(no_inline)]
     pub use std::time::Duration;
 }

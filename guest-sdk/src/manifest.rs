@@ -1,11 +1,12 @@
 //! What the macros register, and the manifest made of it.
 
-use crate::step::StepOptions;
 use futures::future::LocalBoxFuture;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::step::StepOptions;
 
 /// An outcome as it crosses the host interface.
 pub type Outcome = Result<String, String>;
@@ -26,6 +27,7 @@ pub struct StepDefinition {
     pub description: &'static str,
     pub input: fn() -> Value,
     pub output: fn() -> Option<Value>,
+    pub error: fn() -> Option<Value>,
     pub options: StepOptions,
     pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
 }
@@ -43,7 +45,10 @@ fn sorted<T: inventory::Collect>(what: &str, name: fn(&T) -> &'static str) -> Ve
     all.sort_by_key(|definition| name(definition));
     for pair in all.windows(2) {
         let (a, b) = (name(pair[0]), name(pair[1]));
-        assert!(a != b, "two {what}s are named `{a}`; rename one with `#[{what}(name = \"…\")]`");
+        assert!(
+            a != b,
+            "two {what}s are named `{a}`; rename one with `#[{what}(name = \"…\")]`"
+        );
     }
     all
 }
@@ -52,7 +57,10 @@ fn sorted<T: inventory::Collect>(what: &str, name: fn(&T) -> &'static str) -> Ve
 pub(crate) fn manifest() -> String {
     let manifest = Manifest {
         manifest: 1,
-        sdk: Sdk { language: "rust", version: env!("CARGO_PKG_VERSION") },
+        sdk: Sdk {
+            language: "rust",
+            version: env!("CARGO_PKG_VERSION"),
+        },
         workflows: sorted("workflow", |it: &WorkflowDefinition| it.name)
             .into_iter()
             .map(|it| Workflow {
@@ -72,6 +80,7 @@ pub(crate) fn manifest() -> String {
                 description: it.description,
                 input: (it.input)(),
                 output: (it.output)(),
+                error: (it.error)(),
                 options: &it.options,
             })
             .collect(),
@@ -117,6 +126,8 @@ struct Step {
     input: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Value>,
     options: &'static StepOptions,
 }
 
@@ -126,11 +137,15 @@ pub fn schema_of<T: JsonSchema>() -> Value {
 }
 
 fn reading() -> SchemaGenerator {
-    SchemaSettings::draft2020_12().for_deserialize().into_generator()
+    SchemaSettings::draft2020_12()
+        .for_deserialize()
+        .into_generator()
 }
 
 fn writing() -> SchemaGenerator {
-    SchemaSettings::draft2020_12().for_serialize().into_generator()
+    SchemaSettings::draft2020_12()
+        .for_serialize()
+        .into_generator()
 }
 
 /// The schema of an input: an object with a property for each parameter.
@@ -143,16 +158,29 @@ pub struct InputSchema {
 impl InputSchema {
     #[expect(clippy::new_without_default, reason = "only macros make one")]
     pub fn new() -> Self {
-        Self { generator: reading(), properties: Default::default(), required: Vec::new() }
+        Self {
+            generator: reading(),
+            properties: Default::default(),
+            required: Vec::new(),
+        }
     }
 
-    pub fn required(mut self, name: &'static str, schema: impl FnOnce(&mut SchemaGenerator) -> Value) -> Self {
+    pub fn required(
+        mut self,
+        name: &'static str,
+        schema: impl FnOnce(&mut SchemaGenerator) -> Value,
+    ) -> Self {
         self.required.push(name);
         self.optional(name, schema)
     }
 
-    pub fn optional(mut self, name: &'static str, schema: impl FnOnce(&mut SchemaGenerator) -> Value) -> Self {
-        self.properties.insert(name.into(), schema(&mut self.generator));
+    pub fn optional(
+        mut self,
+        name: &'static str,
+        schema: impl FnOnce(&mut SchemaGenerator) -> Value,
+    ) -> Self {
+        self.properties
+            .insert(name.into(), schema(&mut self.generator));
         self
     }
 
@@ -213,5 +241,99 @@ impl<T> HasNoSchema for &Probe<T> {
 
     fn output(&self) -> Option<Value> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::prelude::*;
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    struct Order {
+        id: u32,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct NoSchema;
+
+    /// Follows an order.
+    #[workflow(token = "order:{order.id}", retain = "1h", hook = bool, name = "follow")]
+    async fn follow_order(order: &Order, note: Option<String>) -> WorkflowResult<()> {
+        charge(order, NoSchema).await?;
+        bare().await?;
+        log::info!("{note:?}");
+        Ok(())
+    }
+
+    #[step(
+        retries = 3,
+        timeout = "20s",
+        key = "charge:{order.id}",
+        backoff(initial = "500ms", factor = 2)
+    )]
+    async fn charge(order: &Order, _other: NoSchema) -> Result<u8, StepFailed> {
+        Ok(order.id as u8)
+    }
+
+    #[step]
+    async fn bare() -> Result<NoSchema, StepFailed> {
+        Ok(NoSchema)
+    }
+
+    #[test]
+    fn the_manifest_says_what_the_macros_were_told() {
+        let manifest: Value = serde_json::from_str(&super::manifest()).unwrap();
+        let order = json!({
+            "type": "object",
+            "properties": { "id": { "type": "integer", "format": "uint32", "minimum": 0 } },
+            "required": ["id"]
+        });
+        let schema = "https://json-schema.org/draft/2020-12/schema";
+        assert_eq!(
+            manifest["workflows"],
+            json!([{
+                "name": "follow",
+                "description": "Follows an order.",
+                "input": {
+                    "$schema": schema,
+                    "type": "object",
+                    "properties": {
+                        "order": { "$ref": "#/$defs/Order" },
+                        "note": { "type": ["string", "null"] }
+                    },
+                    "required": ["order"],
+                    "additionalProperties": false,
+                    "$defs": { "Order": order }
+                },
+                "output": { "$schema": schema, "title": "null", "type": "null" },
+                "token": "order:{order.id}",
+                "retain_ms": 3_600_000,
+                "hook": { "$schema": schema, "title": "boolean", "type": "boolean" }
+            }])
+        );
+        let steps = manifest["steps"].as_array().unwrap();
+        assert_eq!(steps.len(), 2);
+        assert_eq!(
+            steps[0],
+            json!({
+                "name": "bare",
+                "input": {
+                    "$schema": schema, "type": "object", "properties": {}, "required": [],
+                    "additionalProperties": false
+                },
+                "options": {}
+            })
+        );
+        assert_eq!(steps[1]["input"]["properties"]["_other"], json!({}));
+        assert_eq!(steps[1]["output"]["type"], "integer");
+        assert_eq!(
+            steps[1]["options"],
+            json!({
+                "retries": 3, "timeout_ms": 20_000, "key": "charge:{order.id}",
+                "backoff": { "initial_ms": 500, "factor": 2.0 }
+            })
+        );
     }
 }

@@ -1,9 +1,10 @@
 //! A durable operation in flight: the host's promise as a future.
 
-use crate::bindings::onemark::workflow::promises::Promise;
-use crate::executor::Completion;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+
+use crate::bindings::onemark::workflow::promises::Promise;
+use crate::executor::Completion;
 
 /// What happens to an operation whose future is dropped before it completed.
 #[derive(Clone, Copy)]
@@ -24,7 +25,11 @@ pub(crate) struct Operation {
 impl Operation {
     pub(crate) fn new(promise: Promise, when_dropped: WhenDropped) -> Self {
         let completion = Completion::new(promise.id());
-        Self { promise: Some(promise), completion, when_dropped }
+        Self {
+            promise: Some(promise),
+            completion,
+            when_dropped,
+        }
     }
 }
 

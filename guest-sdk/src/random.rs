@@ -1,7 +1,8 @@
 //! Numbers that a replay draws again.
 
-use crate::sandbox::{self, Sandbox};
 use std::ops::Range;
+
+use crate::sandbox::{self, Sandbox};
 
 /// A random number.
 ///
@@ -20,7 +21,10 @@ pub fn random() -> u64 {
 ///
 /// When `range` is empty.
 pub fn random_range(range: Range<u64>) -> u64 {
-    assert!(!range.is_empty(), "`random_range` needs a range with something in it");
+    assert!(
+        !range.is_empty(),
+        "`random_range` needs a range with something in it"
+    );
     // The upper half of the product is spread over the range evenly, but for one part in 2⁶⁴ ÷ its length.
     let length = u128::from(range.end - range.start);
     range.start + ((u128::from(random()) * length) >> 64) as u64

@@ -1,7 +1,8 @@
 //! Which of the host's sandboxes this instance runs in.
 
-use crate::failure::{Failure, FailureKind};
 use std::cell::Cell;
+
+use crate::failure::{Failure, FailureKind};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sandbox {

@@ -1,5 +1,14 @@
 //! Steps: work whose result is saved.
 
+use std::borrow::Cow;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures::future::{FusedFuture, LocalBoxFuture};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::bindings::onemark::workflow::{attempt, steps};
 use crate::failure::{Failure, FailureKind, decode_error};
 use crate::json::{NotJson, to_json};
@@ -7,13 +16,6 @@ use crate::operation::{Operation, WhenDropped};
 use crate::sandbox::{self, Sandbox};
 use crate::step_error::StepError;
 use crate::time::milliseconds;
-use futures::future::{FusedFuture, LocalBoxFuture};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::borrow::Cow;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 /// What a step returns: `Result<T, E>` with a serde type and a [`StepError`].
 #[diagnostic::on_unimplemented(
@@ -89,7 +91,13 @@ impl<R: StepOutput> StepCall<R> {
         body: StepBody<R>,
         input: Result<String, NotJson>,
     ) -> Self {
-        Self { name, body, input, options: StepOptions::NONE, state: State::New }
+        Self {
+            name,
+            body,
+            input,
+            options: StepOptions::NONE,
+            state: State::New,
+        }
     }
 
     /// How often to try again after a failed attempt; 0 means one attempt.
@@ -134,10 +142,7 @@ impl<R: StepOutput> StepCall<R> {
         })
     }
 
-    fn read(
-        &self,
-        outcome: Result<String, String>,
-    ) -> Result<R::Value, Failure<R::Error>> {
+    fn read(&self, outcome: Result<String, String>) -> Result<R::Value, Failure<R::Error>> {
         let value = outcome
             .map_err(|document| Failure::from_document(self.name, &document, decode_error))?;
         serde_json::from_str(&value).map_err(|error| {
@@ -161,10 +166,14 @@ impl<R: StepOutput> Future for StepCall<R> {
                 let outcome = ready!(Pin::new(operation).poll(context));
                 this.read(outcome)
             }
-            State::Plain(body) => ready!(body.as_mut().poll(context)).into_result().map_err(|error| {
-                let (message, retry) = (error.message(), error.retry());
-                Failure::returned(this.name, error, message, retry)
-            }),
+            State::Plain(body) => {
+                ready!(body.as_mut().poll(context))
+                    .into_result()
+                    .map_err(|error| {
+                        let (message, retry) = (error.message(), error.retry());
+                        Failure::returned(this.name, error, message, retry)
+                    })
+            }
             State::New | State::Done => panic!("step `{}` was polled after its end", this.name),
         };
         this.state = State::Done;
@@ -192,7 +201,12 @@ pub struct StepOptions {
 }
 
 impl StepOptions {
-    pub const NONE: Self = Self { retries: None, backoff: None, timeout_ms: None, key: None };
+    pub const NONE: Self = Self {
+        retries: None,
+        backoff: None,
+        timeout_ms: None,
+        key: None,
+    };
 }
 
 /// How long to wait between the attempts of a step. What it leaves open is as declared, or the host's
@@ -220,7 +234,11 @@ pub struct Backoff {
 impl Backoff {
     /// The wait before the first retry, in whole milliseconds.
     pub fn initial(wait: Duration) -> Self {
-        Self { initial_ms: Some(milliseconds(wait)), factor: None, max_ms: None }
+        Self {
+            initial_ms: Some(milliseconds(wait)),
+            factor: None,
+            max_ms: None,
+        }
     }
 
     /// By how much each wait is longer than the one before: a finite number, at least 1.
@@ -256,10 +274,14 @@ impl StepInfo {
     /// As [`step_info`]; `None` in workflow code.
     pub fn current() -> Option<Self> {
         match sandbox::current() {
-            Sandbox::Step => {
-                Some(Self { attempt: attempt::number(), idempotency_key: attempt::idempotency_key() })
-            }
-            Sandbox::None => Some(Self { attempt: 1, idempotency_key: "test".into() }),
+            Sandbox::Step => Some(Self {
+                attempt: attempt::number(),
+                idempotency_key: attempt::idempotency_key(),
+            }),
+            Sandbox::None => Some(Self {
+                attempt: 1,
+                idempotency_key: "test".into(),
+            }),
             Sandbox::Workflow => None,
         }
     }
@@ -270,6 +292,7 @@ impl StepInfo {
 /// # Panics
 ///
 /// In workflow code, which is no attempt. [`StepInfo::current`] does not panic.
+#[track_caller]
 pub fn step_info() -> StepInfo {
     StepInfo::current().expect("`step_info` works in a step, not in workflow code")
 }

@@ -1,11 +1,13 @@
 //! Errors of steps, and what each says about trying again.
 
-use crate::failure::{chain, failure_in};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{chain, failure_in};
 
 /// What a step's error says about trying again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,17 +78,26 @@ pub struct StepFailed {
 impl StepFailed {
     /// Another attempt may help.
     pub fn retry(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), retry: Retry::Backoff }
+        Self {
+            message: message.to_string(),
+            retry: Retry::Backoff,
+        }
     }
 
     /// Another attempt may help, but not before `wait` from now.
     pub fn retry_after(message: impl fmt::Display, wait: Duration) -> Self {
-        Self { message: message.to_string(), retry: Retry::After(wait) }
+        Self {
+            message: message.to_string(),
+            retry: Retry::After(wait),
+        }
     }
 
     /// Another attempt cannot help.
     pub fn fatal(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), retry: Retry::Never }
+        Self {
+            message: message.to_string(),
+            retry: Retry::Never,
+        }
     }
 }
 
@@ -111,7 +122,10 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for StepFailed {
     fn from(error: E) -> Self {
         let error = error.into();
         if let Some(failure) = failure_in(&*error) {
-            return Self { message: error.to_string(), retry: failure.retry };
+            return Self {
+                message: error.to_string(),
+                retry: failure.retry,
+            };
         }
         let messages: Vec<_> = chain(&*error).map(|error| error.to_string()).collect();
         Self::retry(messages.join(": "))
@@ -126,7 +140,10 @@ mod tests {
     #[test]
     fn question_mark_takes_any_error_and_keeps_its_causes() {
         let parse = || -> Result<u8, StepFailed> { Ok("x".parse::<u8>()?) };
-        assert_eq!(parse().unwrap_err(), StepFailed::retry("invalid digit found in string"));
+        assert_eq!(
+            parse().unwrap_err(),
+            StepFailed::retry("invalid digit found in string")
+        );
         let text = || -> Result<u8, StepFailed> { Err("out of luck")? };
         assert_eq!(text().unwrap_err(), StepFailed::retry("out of luck"));
     }

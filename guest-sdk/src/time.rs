@@ -1,14 +1,16 @@
 //! Durable time.
 
-use crate::bindings::onemark::workflow::{context, timers};
-use crate::failure::{Failure, FailureKind};
-use crate::operation::{Operation, WhenDropped};
-use crate::sandbox::{self, Sandbox};
-use futures::future::FusedFuture;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::FusedFuture;
+
+use crate::bindings::onemark::workflow::{context, timers};
+use crate::failure::{Failure, FailureKind};
+use crate::operation::{Operation, WhenDropped};
+use crate::sandbox::{self, Sandbox};
 
 /// Suspends the workflow for `length`, which may be seconds or months, over any number of restarts.
 ///
@@ -20,7 +22,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// [`FailureKind::Cancelled`] when the run is asked to cancel, [`FailureKind::NotInStep`] outside of
 /// workflow code. In a step use `wstd::task::sleep`.
 pub fn sleep(length: Duration) -> Sleep {
-    Sleep { until: Until::After(length), state: State::New }
+    Sleep {
+        until: Until::After(length),
+        state: State::New,
+    }
 }
 
 /// As [`sleep`], until a moment. Ends at once when that has passed.
@@ -29,7 +34,10 @@ pub fn sleep(length: Duration) -> Sleep {
 ///
 /// As [`sleep`].
 pub fn sleep_until(moment: SystemTime) -> Sleep {
-    Sleep { until: Until::At(moment), state: State::New }
+    Sleep {
+        until: Until::At(moment),
+        state: State::New,
+    }
 }
 
 /// The time, in whole milliseconds.
@@ -65,7 +73,10 @@ pub fn now() -> SystemTime {
 ///
 /// [`FailureKind::Timeout`] when the time is over, [`FailureKind::NotInStep`] outside of workflow code.
 pub async fn timeout<F: Future>(length: Duration, future: F) -> Result<F::Output, Failure> {
-    sandbox::require_workflow("timeout", "in a step use `wstd::future::FutureExt::timeout`")?;
+    sandbox::require_workflow(
+        "timeout",
+        "in a step use `wstd::future::FutureExt::timeout`",
+    )?;
     let mut future = pin!(future);
     let mut limit = sleep(length);
     poll_fn(|context| {
@@ -80,7 +91,11 @@ pub async fn timeout<F: Future>(length: Duration, future: F) -> Result<F::Output
             Err(failure) => Poll::Ready(Err(failure)),
             Ok(()) => {
                 let message = format!("it took longer than {length:?}");
-                Poll::Ready(Err(Failure::local("timeout", FailureKind::Timeout, message)))
+                Poll::Ready(Err(Failure::local(
+                    "timeout",
+                    FailureKind::Timeout,
+                    message,
+                )))
             }
         }
     })

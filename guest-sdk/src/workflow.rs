@@ -1,11 +1,13 @@
 //! What a workflow returns, and what it knows of its run.
 
+use std::error::Error;
+use std::fmt;
+
+use serde::Serialize;
+
 use crate::bindings::onemark::workflow::context;
 use crate::failure::{FailureKind, chain, failure_in};
 use crate::sandbox::{self, Sandbox};
-use serde::Serialize;
-use std::error::Error;
-use std::fmt;
 
 /// What a workflow function returns.
 pub type WorkflowResult<T> = Result<T, WorkflowError>;
@@ -127,6 +129,7 @@ impl<T: Serialize, E: Into<WorkflowError>> WorkflowOutput for Result<T, E> {
 /// # Panics
 ///
 /// Outside of workflow code. Hand the id to a step as an argument.
+#[track_caller]
 pub fn run_id() -> String {
     assert_in_workflow("run_id");
     context::run_id()
@@ -137,11 +140,13 @@ pub fn run_id() -> String {
 /// # Panics
 ///
 /// As [`run_id`].
+#[track_caller]
 pub fn workflow_name() -> String {
     assert_in_workflow("workflow_name");
     context::workflow()
 }
 
+#[track_caller]
 fn assert_in_workflow(call: &str) {
     assert!(
         sandbox::current() == Sandbox::Workflow,
@@ -212,6 +217,9 @@ mod tests {
     #[test]
     fn text_is_an_error_too() {
         let fail = || -> WorkflowResult<()> { Err("no such order")? };
-        assert_eq!(document(fail().unwrap_err()), json!({"message": "no such order"}));
+        assert_eq!(
+            document(fail().unwrap_err()),
+            json!({"message": "no such order"})
+        );
     }
 }

@@ -1,4 +1,7 @@
+pub mod api;
+pub mod cli;
 pub mod clock;
+pub mod demo;
 pub mod engine;
 pub mod guest_build;
 pub mod ids;

@@ -1,9 +1,10 @@
 //! The way to the outside service: JSON over HTTP.
 
+use std::fmt;
+
 use onemark_sdk::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::fmt;
 use wstd::http::{Body, Client, Request};
 
 /// What can go wrong outside, and whether another attempt can help.
@@ -20,23 +21,38 @@ pub enum OutsideError {
 }
 
 /// Sends a request that carries the key and the number of this attempt, and reads the answer.
-pub async fn post<T: DeserializeOwned>(outside: &str, path: &str, body: &Value) -> Result<T, OutsideError> {
+pub async fn post<T: DeserializeOwned>(
+    outside: &str,
+    path: &str,
+    body: &Value,
+) -> Result<T, OutsideError> {
     let info = step_info();
     let request = Request::post(format!("{outside}/{path}"))
         .header("content-type", "application/json")
         .header("idempotency-key", info.idempotency_key)
         .header("onemark-attempt", info.attempt)
         .body(Body::from(body.to_string()))
-        .map_err(|error| OutsideError::Refused { status: 400, body: error.to_string() })?;
+        .map_err(|error| OutsideError::Refused {
+            status: 400,
+            body: error.to_string(),
+        })?;
 
     let response = Client::new().send(request).await.map_err(unreachable)?;
     let status = response.status();
     let mut body = response.into_body();
     let body = body.str_contents().await.map_err(unreachable)?;
     match status.as_u16() {
-        200..=299 => serde_json::from_str(body).map_err(|error| OutsideError::Unreadable(error.to_string())),
-        status @ (429 | 500..) => Err(OutsideError::Unavailable { status, body: body.into() }),
-        status => Err(OutsideError::Refused { status, body: body.into() }),
+        200..=299 => {
+            serde_json::from_str(body).map_err(|error| OutsideError::Unreadable(error.to_string()))
+        }
+        status @ (429 | 500..) => Err(OutsideError::Unavailable {
+            status,
+            body: body.into(),
+        }),
+        status => Err(OutsideError::Refused {
+            status,
+            body: body.into(),
+        }),
     }
 }
 
@@ -48,7 +64,9 @@ impl fmt::Display for OutsideError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(why) => write!(f, "the service cannot be reached: {why}"),
-            Self::Unavailable { status, body } => write!(f, "the service is not available: {status} {body}"),
+            Self::Unavailable { status, body } => {
+                write!(f, "the service is not available: {status} {body}")
+            }
             Self::Refused { status, body } => write!(f, "the service refused: {status} {body}"),
             Self::Unreadable(why) => write!(f, "the answer cannot be read: {why}"),
         }

@@ -1,10 +1,13 @@
 //! The code. It names nothing but the SDK's `__private` module, so that what users import cannot disturb it.
 
-use crate::validate::{Body, Parameter, Passed, Retry, Step, StepError, Workflow, option_item, plain_name};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Attribute, Error};
+
+use crate::validate::{
+    Body, Parameter, Passed, Retry, Step, StepError, Workflow, option_item, plain_name,
+};
 
 /// The errors, and the item as it was written: what calls it shall not be reported as well.
 pub fn errors(errors: Error, item: TokenStream) -> TokenStream {
@@ -14,14 +17,20 @@ pub fn errors(errors: Error, item: TokenStream) -> TokenStream {
 
 /// The function stays as it is; beside it stands its registration.
 pub fn workflow(workflow: Workflow) -> TokenStream {
-    let Workflow { function, token, retain_ms, hook } = workflow;
+    let Workflow {
+        function,
+        token,
+        retain_ms,
+        hook,
+    } = workflow;
     let item = &function.item;
     let (name, description, output) = (&function.name, &function.description, &function.output);
     let cfgs = cfgs(&item.attrs);
     let body = body(&function, &item.sig.ident);
-    let schema = input_schema(&function.parameters, |ty| {
-        quote_spanned!(ty.span()=> |generator| generator.subschema_for::<#ty>().into())
-    });
+    let schema = input_schema(
+        &function.parameters,
+        |ty| quote_spanned!(ty.span()=> |generator| generator.subschema_for::<#ty>().into()),
+    );
     let output_schema = output_schema(quote!(<#output as ::onemark_sdk::WorkflowOutput>::Value));
     let token = option(token);
     let retain_ms = option(retain_ms);
@@ -51,36 +60,58 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
 
 /// The function becomes one that makes a call. The body that was written moves into it.
 pub fn step(step: Step) -> TokenStream {
-    let Step { function, retries, timeout_ms, backoff, key } = step;
+    let Step {
+        function,
+        retries,
+        timeout_ms,
+        backoff,
+        key,
+    } = step;
     let mut written = function.item.clone();
     let (name, description, output) = (&function.name, &function.description, &function.output);
     let cfgs: Vec<_> = cfgs(&written.attrs).cloned().collect();
-    let docs: Vec<_> = written.attrs.iter().filter(|it| it.path().is_ident("doc")).cloned().collect();
+    let docs: Vec<_> = written
+        .attrs
+        .iter()
+        .filter(|it| it.path().is_ident("doc"))
+        .cloned()
+        .collect();
     let visibility = std::mem::replace(&mut written.vis, syn::Visibility::Inherited);
     let ident = std::mem::replace(&mut written.sig.ident, format_ident!("__step"));
-    written.attrs.retain(|it| !it.path().is_ident("doc") && !it.path().is_ident("cfg"));
+    written
+        .attrs
+        .retain(|it| !it.path().is_ident("doc") && !it.path().is_ident("cfg"));
 
     let body = body(&function, &written.sig.ident);
-    let parameters = function.parameters.iter().map(|Parameter { name, ty, .. }| quote!(#name: #ty));
+    let parameters = function
+        .parameters
+        .iter()
+        .map(|Parameter { name, ty, .. }| quote!(#name: #ty));
     let arguments = function.parameters.iter().map(|Parameter { name, .. }| {
         let key = plain_name(name);
         quote_spanned!(name.span()=> .with(#key, &#name))
     });
-    let schema = input_schema(&function.parameters, |ty| {
-        quote!(|generator| (&__onemark::Probe::<#ty>::new()).input(generator))
-    });
+    let schema = input_schema(
+        &function.parameters,
+        |ty| quote!(|generator| (&__onemark::Probe::<#ty>::new()).input(generator)),
+    );
+    let error_schema = output_schema(quote!(<#output as ::onemark_sdk::StepOutput>::Error));
     let output_schema = output_schema(quote!(<#output as ::onemark_sdk::StepOutput>::Value));
     let retries = option(retries);
     let timeout_ms = option(timeout_ms);
     let key = option(key.map(|key| quote!(__onemark::Cow::Borrowed(#key))));
     let backoff = option(backoff.map(|backoff| {
-        let (initial_ms, factor, max_ms) =
-            (option(backoff.initial_ms), option(backoff.factor), option(backoff.max_ms));
+        let (initial_ms, factor, max_ms) = (
+            option(backoff.initial_ms),
+            option(backoff.factor),
+            option(backoff.max_ms),
+        );
         quote!(::onemark_sdk::Backoff { initial_ms: #initial_ms, factor: #factor, max_ms: #max_ms })
     }));
     quote! {
         #(#cfgs)*
         #(#docs)*
+        #[allow(clippy::too_many_arguments, reason = "reported where the body is")]
         #visibility fn #ident(#(#parameters),*) -> ::onemark_sdk::StepCall<#output> {
             use ::onemark_sdk::__private as __onemark;
             #written
@@ -91,6 +122,7 @@ pub fn step(step: Step) -> TokenStream {
                     description: #description,
                     input: || #schema,
                     output: || #output_schema,
+                    error: || #error_schema,
                     options: __onemark::StepOptions {
                         retries: #retries,
                         backoff: #backoff,
@@ -108,13 +140,19 @@ pub fn step(step: Step) -> TokenStream {
 /// `__body`: reads the input and makes the future of `function`.
 fn body(function: &Body, callee: &Ident) -> TokenStream {
     let output = &function.output;
-    let fields = function.parameters.iter().map(|Parameter { name, owned, .. }| quote!(#name: #owned));
-    let arguments = function.parameters.iter().map(|Parameter { name, passed, .. }| match passed {
-        Passed::Owned => quote!(__input.#name),
-        Passed::Borrowed => quote!(&__input.#name),
-        Passed::AsRef => quote!(__input.#name.as_ref()),
-        Passed::AsDeref => quote!(__input.#name.as_deref()),
-    });
+    let fields = function
+        .parameters
+        .iter()
+        .map(|Parameter { name, owned, .. }| quote!(#name: #owned));
+    let arguments = function
+        .parameters
+        .iter()
+        .map(|Parameter { name, passed, .. }| match passed {
+            Passed::Owned => quote!(__input.#name),
+            Passed::Borrowed => quote!(&__input.#name),
+            Passed::AsRef => quote!(__input.#name.as_ref()),
+            Passed::AsDeref => quote!(__input.#name.as_deref()),
+        });
     quote! {
         #[derive(__onemark::serde::Deserialize)]
         #[serde(crate = "::onemark_sdk::__private::serde", deny_unknown_fields)]
@@ -132,7 +170,10 @@ fn body(function: &Body, callee: &Ident) -> TokenStream {
     }
 }
 
-fn input_schema(parameters: &[Parameter], schema: impl Fn(&syn::Type) -> TokenStream) -> TokenStream {
+fn input_schema(
+    parameters: &[Parameter],
+    schema: impl Fn(&syn::Type) -> TokenStream,
+) -> TokenStream {
     let properties = parameters.iter().map(|Parameter { name, owned, .. }| {
         let key = plain_name(name);
         let schema = schema(owned);
@@ -157,7 +198,9 @@ fn output_schema(ty: TokenStream) -> TokenStream {
 }
 
 fn cfgs(attributes: &[Attribute]) -> impl Iterator<Item = &Attribute> {
-    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"))
+    attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
 fn option(value: Option<impl quote::ToTokens>) -> TokenStream {

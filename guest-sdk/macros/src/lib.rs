@@ -3,10 +3,10 @@
 //! Each goes the same way: `parse` reads what was written, `validate` checks it and says what is wrong at
 //! the place where it is wrong, `expand` writes the code.
 
-mod parse;
-mod validate;
 mod expand;
 mod literal;
+mod parse;
+mod validate;
 
 use proc_macro::TokenStream;
 
@@ -29,7 +29,8 @@ pub fn workflow(options: TokenStream, item: TokenStream) -> TokenStream {
     let code = parse::function(options.into(), item.clone())
         .and_then(validate::workflow)
         .map(expand::workflow);
-    code.unwrap_or_else(|error| expand::errors(error, item)).into()
+    code.unwrap_or_else(|error| expand::errors(error, item))
+        .into()
 }
 
 /// Makes an `async fn` a step: work that runs in a sandbox of its own, and whose result is saved once.
@@ -51,9 +52,11 @@ pub fn workflow(options: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn step(options: TokenStream, item: TokenStream) -> TokenStream {
     let item = proc_macro2::TokenStream::from(item);
-    let code =
-        parse::function(options.into(), item.clone()).and_then(validate::step).map(expand::step);
-    code.unwrap_or_else(|error| expand::errors(error, item)).into()
+    let code = parse::function(options.into(), item.clone())
+        .and_then(validate::step)
+        .map(expand::step);
+    code.unwrap_or_else(|error| expand::errors(error, item))
+        .into()
 }
 
 /// Makes an enum or a struct the error type of steps.
@@ -70,6 +73,9 @@ pub fn step(options: TokenStream, item: TokenStream) -> TokenStream {
 /// The message is the type's `Display` if it has one, and else what its JSON says.
 #[proc_macro_derive(StepError, attributes(retry, retry_after, fatal))]
 pub fn step_error(item: TokenStream) -> TokenStream {
-    let code = parse::error(item.into()).and_then(validate::error).map(expand::error);
-    code.unwrap_or_else(|error| error.into_compile_error()).into()
+    let code = parse::error(item.into())
+        .and_then(validate::error)
+        .map(expand::error);
+    code.unwrap_or_else(|error| error.into_compile_error())
+        .into()
 }

@@ -20,7 +20,9 @@ fn milliseconds(text: &str) -> Option<u64> {
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         let number: u64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
-        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let letters = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
         let unit = match &rest[..letters] {
             "ms" => 1,
             "s" => 1_000,
@@ -59,8 +61,13 @@ fn parameters(template: &str) -> std::result::Result<Vec<String>, String> {
             return Err("a `{` without its `}`; a brace itself is written `{{`".into());
         };
         let path = &rest[brace + 1..brace + length];
-        if path.split('.').any(|name| name.is_empty() || name.contains(['{', ' '])) {
-            return Err(format!("`{{{path}}}` is no path: write `{{parameter}}` or `{{parameter.field}}`"));
+        if path
+            .split('.')
+            .any(|name| name.is_empty() || name.contains(['{', ' ']))
+        {
+            return Err(format!(
+                "`{{{path}}}` is no path: write `{{parameter}}` or `{{parameter.field}}`"
+            ));
         }
         parameters.extend(path.split('.').next().map(str::to_owned));
         rest = &rest[brace + length + 1..];
@@ -74,11 +81,27 @@ mod tests {
 
     #[test]
     fn durations() {
-        let read = [("500ms", 500), ("20s", 20_000), ("1h30m", 5_400_000), ("7d", 604_800_000)];
+        let read = [
+            ("500ms", 500),
+            ("20s", 20_000),
+            ("1h30m", 5_400_000),
+            ("7d", 604_800_000),
+        ];
         for (text, length) in read {
             assert_eq!(milliseconds(text), Some(length), "{text}");
         }
-        for text in ["", "20", "s", "20 s", "1.5h", "-1s", "0s", "1w", "99999999999999999999d", "1sm"] {
+        for text in [
+            "",
+            "20",
+            "s",
+            "20 s",
+            "1.5h",
+            "-1s",
+            "0s",
+            "1w",
+            "99999999999999999999d",
+            "1sm",
+        ] {
             assert_eq!(milliseconds(text), None, "{text}");
         }
     }

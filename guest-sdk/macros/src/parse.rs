@@ -39,13 +39,20 @@ struct Options(Vec<Option_>);
 
 impl Parse for Options {
     fn parse(input: ParseStream) -> Result<Self> {
-        Ok(Self(Punctuated::<_, Token![,]>::parse_terminated(input)?.into_iter().collect()))
+        Ok(Self(
+            Punctuated::<_, Token![,]>::parse_terminated(input)?
+                .into_iter()
+                .collect(),
+        ))
     }
 }
 
 impl Parse for Option_ {
     fn parse(input: ParseStream) -> Result<Self> {
-        Ok(Self { name: input.parse()?, value: input.parse()? })
+        Ok(Self {
+            name: input.parse()?,
+            value: input.parse()?,
+        })
     }
 }
 

@@ -1,14 +1,16 @@
 //! What may be written. Mistakes are errors at the place where they are, all of them at once.
 
-use crate::literal;
-use crate::parse::{Function, Option_, Value};
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Data, DeriveInput, Error, Expr, ExprLit, Fields, FnArg, GenericArgument, Ident, ItemFn, Lit,
-    LitStr, Member, Meta, Pat, PathArguments, Result, ReturnType, Type, TypeReference, parse_quote,
+    Attribute, Data, DeriveInput, Error, Expr, ExprLit, Fields, FnArg, GenericArgument, Ident,
+    ItemFn, Lit, LitStr, Member, Meta, Pat, PathArguments, Result, ReturnType, Type, TypeReference,
+    parse_quote,
 };
+
+use crate::literal;
+use crate::parse::{Function, Option_, Value};
 
 pub struct Workflow {
     pub function: Body,
@@ -64,14 +66,22 @@ pub enum Passed {
 
 pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
     let mut errors = Errors::default();
-    let mut found = Found::new(&mut errors, "workflow", options, &["token", "retain", "hook", "name"]);
+    let mut found = Found::new(
+        &mut errors,
+        "workflow",
+        options,
+        &["token", "retain", "hook", "name"],
+    );
     let token = found.text(&mut errors, "token");
     let retain = found.take("retain");
     let hook = found.take("hook");
     let name = found.text(&mut errors, "name");
     for dependent in [&retain, &hook].into_iter().flatten() {
         if token.is_none() {
-            let message = format!("`{}` says more about the token, so it needs `token`", dependent.name);
+            let message = format!(
+                "`{}` says more about the token, so it needs `token`",
+                dependent.name
+            );
             errors.push(Error::new(dependent.name.span(), message));
         }
     }
@@ -83,15 +93,24 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
     }
     errors.finish()?;
     let function = function.expect("without errors there is a body");
-    Ok(Workflow { function, token, retain_ms, hook })
+    Ok(Workflow {
+        function,
+        token,
+        retain_ms,
+        hook,
+    })
 }
 
 pub fn step(Function { options, item }: Function) -> Result<Step> {
     let mut errors = Errors::default();
     let names = ["retries", "timeout", "backoff", "key", "name"];
     let mut found = Found::new(&mut errors, "step", options, &names);
-    let retries = found.take("retries").and_then(|retries| errors.keep(count(&retries)));
-    let timeout_ms = found.take("timeout").and_then(|timeout| errors.keep(duration(&timeout)));
+    let retries = found
+        .take("retries")
+        .and_then(|retries| errors.keep(count(&retries)));
+    let timeout_ms = found
+        .take("timeout")
+        .and_then(|timeout| errors.keep(duration(&timeout)));
     let backoff = found.take("backoff").map(|it| backoff(&mut errors, it));
     let key = found.text(&mut errors, "key");
     let name = found.text(&mut errors, "name");
@@ -101,7 +120,13 @@ pub fn step(Function { options, item }: Function) -> Result<Step> {
     }
     errors.finish()?;
     let function = function.expect("without errors there is a body");
-    Ok(Step { function, retries, timeout_ms, backoff, key })
+    Ok(Step {
+        function,
+        retries,
+        timeout_ms,
+        backoff,
+        key,
+    })
 }
 
 /// Options by name, each at most once.
@@ -116,11 +141,17 @@ impl Found {
         for option in options {
             let name = option.name.to_string();
             if found.iter().any(|other| other.name == name) {
-                errors.push(Error::new(option.name.span(), format!("`{name}` is given twice")));
+                errors.push(Error::new(
+                    option.name.span(),
+                    format!("`{name}` is given twice"),
+                ));
             } else if names.contains(&&*name) {
                 found.push(option);
             } else {
-                errors.push(Error::new(option.name.span(), unknown_option(what, &name, names)));
+                errors.push(Error::new(
+                    option.name.span(),
+                    unknown_option(what, &name, names),
+                ));
             }
         }
         Self(found)
@@ -160,13 +191,15 @@ fn text(option: &Option_) -> Result<LitStr> {
 fn duration(option: &Option_) -> Result<u64> {
     match &option.value {
         Value::Literal(Lit::Str(text)) => literal::duration(text),
-        _ => Err(wrong_value(option, "= \"20s\"")),
+        _ => Err(wrong_value(option, "= \"500ms\"")),
     }
 }
 
 fn count(option: &Option_) -> Result<u32> {
     match &option.value {
-        Value::Literal(Lit::Int(number)) => number.base10_parse(),
+        Value::Literal(Lit::Int(number)) => number
+            .base10_parse()
+            .map_err(|_| wrong_value(option, "= 3")),
         _ => Err(wrong_value(option, "= 3")),
     }
 }
@@ -191,24 +224,31 @@ fn payload_type(option: Option_) -> Result<Type> {
 }
 
 fn wrong_value(option: &Option_, example: &str) -> Error {
-    let span = match &option.value {
-        Value::Literal(literal) => literal.span(),
-        Value::Type(ty) => ty.span(),
-        Value::None | Value::Options(_) => option.name.span(),
-    };
-    Error::new(span, format!("write `{} {example}`", option.name))
+    let message = format!("write `{} {example}`", option.name);
+    match &option.value {
+        Value::Literal(literal) => Error::new_spanned(literal, message),
+        Value::Type(ty) => Error::new_spanned(ty, message),
+        Value::None | Value::Options(_) => Error::new_spanned(&option.name, message),
+    }
 }
 
 fn backoff(errors: &mut Errors, option: Option_) -> Backoff {
     let Value::Options(options) = option.value else {
         let initial_ms = errors.keep(duration(&option));
-        return Backoff { initial_ms, ..Backoff::default() };
+        return Backoff {
+            initial_ms,
+            ..Backoff::default()
+        };
     };
     let mut found = Found::new(errors, "backoff", options, &["initial", "factor", "max"]);
     Backoff {
-        initial_ms: found.take("initial").and_then(|initial| errors.keep(duration(&initial))),
+        initial_ms: found
+            .take("initial")
+            .and_then(|initial| errors.keep(duration(&initial))),
         factor: found.take("factor").and_then(|it| errors.keep(factor(&it))),
-        max_ms: found.take("max").and_then(|max| errors.keep(duration(&max))),
+        max_ms: found
+            .take("max")
+            .and_then(|max| errors.keep(duration(&max))),
     }
 }
 
@@ -225,16 +265,22 @@ fn check_template(template: &LitStr, parameters: &[Parameter]) -> Result<()> {
 fn body(errors: &mut Errors, what: &str, item: ItemFn, name: Option<&LitStr>) -> Option<Body> {
     let signature = &item.sig;
     if signature.asyncness.is_none() {
-        errors.push(Error::new(signature.fn_token.span, format!("a {what} is an `async fn`")));
+        errors.push(Error::new(
+            signature.fn_token.span,
+            format!("a {what} is an `async fn`"),
+        ));
     }
     if let Some(generic) = signature.generics.params.first() {
-        errors.push(Error::new(
-            generic.span(),
+        errors.push(Error::new_spanned(
+            generic,
             format!("a {what} has no generic parameters: the host calls it with JSON, so its types are fixed"),
         ));
     }
     if let Some(clause) = &signature.generics.where_clause {
-        errors.push(Error::new(clause.span(), format!("a {what} has no `where` clause")));
+        errors.push(Error::new_spanned(
+            clause,
+            format!("a {what} has no `where` clause"),
+        ));
     }
     for qualifier in [
         signature.constness.map(|it| it.span()),
@@ -245,21 +291,40 @@ fn body(errors: &mut Errors, what: &str, item: ItemFn, name: Option<&LitStr>) ->
     .into_iter()
     .flatten()
     {
-        errors.push(Error::new(qualifier, format!("a {what} is a plain `async fn`")));
+        errors.push(Error::new(
+            qualifier,
+            format!("a {what} is a plain `async fn`"),
+        ));
     }
     let output = match &signature.output {
         ReturnType::Type(_, output) => Some((**output).clone()),
         ReturnType::Default => {
-            let result = if what == "step" { "Result<T, E>" } else { "WorkflowResult<T>" };
-            errors.push(Error::new(signature.ident.span(), format!("a {what} returns `{result}`")));
+            let result = if what == "step" {
+                "Result<T, E>"
+            } else {
+                "WorkflowResult<T>"
+            };
+            errors.push(Error::new(
+                signature.ident.span(),
+                format!("a {what} returns `{result}`"),
+            ));
             None
         }
     };
-    let parameters: Vec<_> =
-        signature.inputs.iter().filter_map(|input| errors.keep(parameter(what, input))).collect();
+    let parameters: Vec<_> = signature
+        .inputs
+        .iter()
+        .filter_map(|input| errors.keep(parameter(what, input)))
+        .collect();
     let name = name.map_or_else(|| plain_name(&signature.ident), LitStr::value);
     let description = description(&item.attrs);
-    Some(Body { name, description, parameters, output: output?, item })
+    Some(Body {
+        name,
+        description,
+        parameters,
+        output: output?,
+        item,
+    })
 }
 
 /// An identifier without its `r#`.
@@ -272,20 +337,29 @@ fn parameter(what: &str, input: &FnArg) -> Result<Parameter> {
     let input = match input {
         FnArg::Typed(input) => input,
         FnArg::Receiver(receiver) => {
-            let message =
-                format!("a {what} is a free function: hand what it needs of `self` over as arguments");
-            return Err(Error::new(receiver.span(), message));
+            let message = format!(
+                "a {what} is a free function: hand what it needs of `self` over as arguments"
+            );
+            return Err(Error::new_spanned(receiver, message));
         }
     };
     let name = match &*input.pat {
-        Pat::Ident(pattern) if pattern.by_ref.is_none() && pattern.subpat.is_none() => pattern.ident.clone(),
+        Pat::Ident(pattern) if pattern.by_ref.is_none() && pattern.subpat.is_none() => {
+            pattern.ident.clone()
+        }
         pattern => {
-            let message = format!("a parameter of a {what} is a plain name: it is the key in the input");
-            return Err(Error::new(pattern.span(), message));
+            let message =
+                format!("a parameter of a {what} is a plain name: it is the key in the input");
+            return Err(Error::new_spanned(pattern, message));
         }
     };
     let (owned, passed) = owned(&input.ty)?;
-    Ok(Parameter { name, ty: (*input.ty).clone(), owned, passed })
+    Ok(Parameter {
+        name,
+        ty: (*input.ty).clone(),
+        owned,
+        passed,
+    })
 }
 
 /// The type that a parameter is read into.
@@ -296,7 +370,11 @@ fn owned(ty: &Type) -> Result<(Type, Passed)> {
     if let Some(Type::Reference(reference)) = option_item(ty) {
         let owned = referent(reference)?;
         let unsized_ = matches!(&*reference.elem, Type::Slice(_)) || is_str(&reference.elem);
-        let passed = if unsized_ { Passed::AsDeref } else { Passed::AsRef };
+        let passed = if unsized_ {
+            Passed::AsDeref
+        } else {
+            Passed::AsRef
+        };
         return Ok((parse_quote!(::core::option::Option<#owned>), passed));
     }
     fixed(ty)?;
@@ -305,14 +383,14 @@ fn owned(ty: &Type) -> Result<(Type, Passed)> {
 
 fn referent(reference: &TypeReference) -> Result<Type> {
     if let Some(mutable) = &reference.mutability {
-        return Err(Error::new(
-            mutable.span,
+        return Err(Error::new_spanned(
+            mutable,
             "arguments are copied into the step, so a change would be lost: return the new value instead",
         ));
     }
     if let Some(lifetime) = &reference.lifetime {
-        return Err(Error::new(
-            lifetime.span(),
+        return Err(Error::new_spanned(
+            lifetime,
             "arguments are borrowed for the call only: leave the lifetime out",
         ));
     }
@@ -333,22 +411,31 @@ fn referent(reference: &TypeReference) -> Result<Type> {
 /// Refuses types that nothing can be read into.
 fn fixed(ty: &Type) -> Result<()> {
     match ty {
-        Type::Reference(_) => Err(Error::new(
-            ty.span(),
+        Type::Reference(_) => Err(Error::new_spanned(
+            ty,
             "a reference inside another type: take the owned type (`&[String]`, not `&[&str]`)",
         )),
-        Type::ImplTrait(_) | Type::TraitObject(_) => {
-            Err(Error::new(ty.span(), "the host calls this with JSON, so its types are fixed: name one"))
-        }
-        Type::Path(path) => path.path.segments.iter().try_for_each(|segment| match &segment.arguments {
-            PathArguments::AngleBracketed(arguments) => {
-                arguments.args.iter().try_for_each(|argument| match argument {
-                    GenericArgument::Type(ty) => fixed(ty),
+        Type::ImplTrait(_) | Type::TraitObject(_) => Err(Error::new_spanned(
+            ty,
+            "the host calls this with JSON, so its types are fixed: name one",
+        )),
+        Type::Path(path) => {
+            path.path
+                .segments
+                .iter()
+                .try_for_each(|segment| match &segment.arguments {
+                    PathArguments::AngleBracketed(arguments) => {
+                        arguments
+                            .args
+                            .iter()
+                            .try_for_each(|argument| match argument {
+                                GenericArgument::Type(ty) => fixed(ty),
+                                _ => Ok(()),
+                            })
+                    }
                     _ => Ok(()),
                 })
-            }
-            _ => Ok(()),
-        }),
+        }
         Type::Tuple(tuple) => tuple.elems.iter().try_for_each(fixed),
         Type::Array(array) => fixed(&array.elem),
         Type::Slice(slice) => fixed(&slice.elem),
@@ -365,7 +452,11 @@ fn is_str(ty: &Type) -> bool {
 /// The `T` of a type written `Option<T>`.
 pub fn option_item(ty: &Type) -> Option<&Type> {
     let Type::Path(path) = ty else { return None };
-    let last = path.path.segments.last().filter(|segment| segment.ident == "Option")?;
+    let last = path
+        .path
+        .segments
+        .last()
+        .filter(|segment| segment.ident == "Option")?;
     match &last.arguments {
         PathArguments::AngleBracketed(arguments) => match arguments.args.first()? {
             GenericArgument::Type(ty) => Some(ty),
@@ -381,7 +472,10 @@ fn description(attributes: &[Attribute]) -> String {
         .iter()
         .filter_map(|attribute| match &attribute.meta {
             Meta::NameValue(doc) if doc.path.is_ident("doc") => match &doc.value {
-                Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) => Some(line.value().trim().to_owned()),
+                Expr::Lit(ExprLit {
+                    lit: Lit::Str(line),
+                    ..
+                }) => Some(line.value().trim().to_owned()),
                 _ => None,
             },
             _ => None,
@@ -413,16 +507,24 @@ pub enum Retry {
 pub fn error(item: DeriveInput) -> Result<StepError> {
     let mut errors = Errors::default();
     if let Some(generic) = item.generics.params.first() {
-        errors.push(Error::new(generic.span(), "the error of a step has no generic parameters"));
+        errors.push(Error::new_spanned(
+            generic,
+            "the error of a step has no generic parameters",
+        ));
     }
     let cases = match &item.data {
-        Data::Struct(data) => {
-            errors.keep(case(quote!(Self), &data.fields, &item.attrs)).into_iter().collect()
-        }
+        Data::Struct(data) => errors
+            .keep(case(quote!(Self), &data.fields, &item.attrs))
+            .into_iter()
+            .collect(),
         Data::Enum(data) => {
-            if let Some(attribute) = item.attrs.iter().find(|attribute| is_retry_attribute(attribute)) {
+            if let Some(attribute) = item
+                .attrs
+                .iter()
+                .find(|attribute| is_retry_attribute(attribute))
+            {
                 let message = "this says what to do after one variant: put it on the variant";
-                errors.push(Error::new(attribute.span(), message));
+                errors.push(Error::new_spanned(attribute, message));
             }
             data.variants
                 .iter()
@@ -433,46 +535,76 @@ pub fn error(item: DeriveInput) -> Result<StepError> {
                 .collect()
         }
         Data::Union(data) => {
-            errors.push(Error::new(data.union_token.span, "the error of a step is an enum or a struct"));
+            errors.push(Error::new(
+                data.union_token.span,
+                "the error of a step is an enum or a struct",
+            ));
             Vec::new()
         }
     };
     errors.finish()?;
-    Ok(StepError { name: item.ident, cases })
+    Ok(StepError {
+        name: item.ident,
+        cases,
+    })
 }
 
 fn is_retry_attribute(attribute: &Attribute) -> bool {
-    ["retry", "retry_after", "fatal"].iter().any(|name| attribute.path().is_ident(name))
+    ["retry", "retry_after", "fatal"]
+        .iter()
+        .any(|name| attribute.path().is_ident(name))
 }
 
 fn case(path: TokenStream, fields: &Fields, attributes: &[Attribute]) -> Result<Case> {
-    let mut attributes = attributes.iter().filter(|attribute| is_retry_attribute(attribute));
+    let mut attributes = attributes
+        .iter()
+        .filter(|attribute| is_retry_attribute(attribute));
     let attribute = attributes.next();
     if let Some(second) = attributes.next() {
-        return Err(Error::new(second.span(), "one of `retry`, `retry_after` and `fatal`, once"));
+        return Err(Error::new_spanned(
+            second,
+            "one of `retry`, `retry_after` and `fatal`, once",
+        ));
     }
     let Some(attribute) = attribute else {
-        return Ok(Case { pattern: quote!(#path { .. }), retry: Retry::Backoff });
+        return Ok(Case {
+            pattern: quote!(#path { .. }),
+            retry: Retry::Backoff,
+        });
     };
     if !attribute.path().is_ident("retry_after") {
         attribute.meta.require_path_only()?;
         let fatal = attribute.path().is_ident("fatal");
         let retry = if fatal { Retry::Never } else { Retry::Backoff };
-        return Ok(Case { pattern: quote!(#path { .. }), retry });
+        return Ok(Case {
+            pattern: quote!(#path { .. }),
+            retry,
+        });
     }
     let usage = "write `#[retry_after(\"30s\")]`, or `#[retry_after(field)]` with a field of type `Duration`";
-    let list = attribute.meta.require_list().map_err(|_| Error::new(attribute.span(), usage))?;
+    let list = attribute
+        .meta
+        .require_list()
+        .map_err(|_| Error::new_spanned(attribute, usage))?;
     if let Ok(text) = list.parse_args::<LitStr>() {
         let retry = Retry::AfterMs(literal::duration(&text)?);
-        return Ok(Case { pattern: quote!(#path { .. }), retry });
+        return Ok(Case {
+            pattern: quote!(#path { .. }),
+            retry,
+        });
     }
-    let field: Member = list.parse_args().map_err(|error| Error::new(error.span(), usage))?;
+    let field: Member = list
+        .parse_args()
+        .map_err(|error| Error::new(error.span(), usage))?;
     if !fields.members().any(|member| member == field) {
         let message = format!("there is no field `{}`", field.to_token_stream());
-        return Err(Error::new(field.span(), message));
+        return Err(Error::new_spanned(&field, message));
     }
     let wait = Ident::new("wait", Span::mixed_site());
-    Ok(Case { pattern: quote!(#path { #field: #wait, .. }), retry: Retry::AfterField(field.span()) })
+    Ok(Case {
+        pattern: quote!(#path { #field: #wait, .. }),
+        retry: Retry::AfterField(field.span()),
+    })
 }
 
 /// Collects errors, so that one compilation shows them all.

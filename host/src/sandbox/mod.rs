@@ -17,7 +17,7 @@ mod step;
 mod trap;
 mod workflow;
 
-pub use component::{Component, LoadError};
+pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use grants::{HttpGrant, HttpGrantError};
 pub use logs::{LogLevel, LogSink, NoLogs};
 pub use manifest::{Manifest, ManifestError, Schema, SchemaError, StepManifest, WorkflowManifest};

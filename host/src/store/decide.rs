@@ -422,9 +422,11 @@ fn receipt_ends(at: Timestamp) -> Timestamp {
     at.saturating_add(TOMBSTONE_MS)
 }
 
-/// Receipts of this time and before are over.
+/// Receipts of this time and before may be removed: a day late, so that a clock which is set back a little
+/// never asks for one that is gone.
 pub fn receipts_over(now: Timestamp) -> Option<Timestamp> {
-    now.checked_sub(TOMBSTONE_MS)
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+    now.checked_sub(TOMBSTONE_MS + DAY_MS)
 }
 
 #[cfg(test)]

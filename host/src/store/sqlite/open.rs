@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::migrations;
 
 /// Prepared statements that a connection keeps: more than there are.
-pub const STATEMENTS: usize = 64;
+const STATEMENTS: usize = 64;
 
 /// How long the writer waits when another program holds the database, e.g. a shell.
 const BUSY: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ pub fn open(path: &Path) -> Result<Opened, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     conn.busy_timeout(BUSY).map_err(sqlite)?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    prepare_once(&conn).map_err(sqlite)?;
     // The log of a host that was killed may hold a newer version than the file's header. Until that is
     // known, closing must not move it into the file.
     let quiet = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
@@ -79,6 +79,14 @@ pub fn open(path: &Path) -> Result<Opened, OpenError> {
     migrations::apply(&mut conn).map_err(sqlite)?;
     configure(&conn).map_err(sqlite)?;
     Ok(Opened { conn, lock })
+}
+
+/// Lets a statement be prepared once and run often.
+pub fn prepare_once(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    // Without this, partial indexes make SQLite plan every query on their table anew for every value bound.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 fn configure(conn: &Connection) -> rusqlite::Result<()> {

@@ -72,6 +72,6 @@ fn open(path: PathBuf) -> std::result::Result<Connection, Failure> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY)?;
-    conn.set_prepared_statement_cache_capacity(super::open::STATEMENTS);
+    super::open::prepare_once(&conn)?;
     Ok(conn)
 }

@@ -1,0 +1,61 @@
+//! Options that do not exist, are given twice, or have a wrong value.
+#![allow(unused)]
+
+use onemark_macros::{step, workflow};
+
+#[step(retry = 3)]
+async fn unknown() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(hook = u8)]
+async fn of_workflows() -> Result<(), String> {
+    Ok(())
+}
+
+#[workflow(retries = 3)]
+async fn of_steps() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(on_exhausted = "block")]
+async fn reserved() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(retries = 1, retries = 2)]
+async fn twice() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(retries = "3", timeout = 20, key = 1, backoff, name = "")]
+async fn wrong_values() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(retries = -1)]
+async fn negative() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(timeout = "20 seconds", backoff = "0s")]
+async fn wrong_durations() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(backoff(initial = "1s", factor = 0.5, maximum = "1m"))]
+async fn wrong_backoff() -> Result<(), String> {
+    Ok(())
+}
+
+#[workflow(retain = "24h", hook = u8)]
+async fn without_token() -> Result<(), String> {
+    Ok(())
+}
+
+#[workflow(token = "a", hook = "u8")]
+async fn hook_is_a_type() -> Result<(), String> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,226 @@
+//! What callers are told when something goes wrong: every code, status and hint is chosen here.
+
+use axum::Json;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use crate::engine::Error;
+use crate::ids::NameError;
+use crate::sandbox::LoadError;
+use crate::store::StoreError;
+
+pub type Result<T> = std::result::Result<T, ApiError>;
+
+/// An answer that is no success: `{"error": {"code", "message", "hint", …}}`.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    /// For programs; never changes its meaning.
+    code: &'static str,
+    message: String,
+    hint: Option<&'static str>,
+    /// Further fields beside `code` and `message`.
+    details: Map<String, Value>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), hint: None, details: Map::new() }
+    }
+
+    fn hint(self, hint: &'static str) -> Self {
+        Self { hint: Some(hint), ..self }
+    }
+
+    fn detail(mut self, name: &str, value: impl serde::Serialize) -> Self {
+        self.details.insert(name.to_owned(), json!(value));
+        self
+    }
+
+    // ---- what the rim refuses by itself ------------------------------------------------------------
+
+    pub fn invalid_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+    }
+
+    pub fn unknown_route(uri: &Uri) -> Self {
+        let message = format!("there is nothing at `{}`", uri.path());
+        let error = Self::new(StatusCode::NOT_FOUND, "unknown_route", message);
+        match uri.path().starts_with("/v1/hooks/") {
+            true => error.hint("percent-encode the token: `/` in it is written `%2F`"),
+            false => error,
+        }
+    }
+
+    pub fn wrong_method(method: &Method, uri: &Uri) -> Self {
+        let message = format!("`{}` does not take {method}", uri.path());
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    }
+
+    pub fn expects_json() -> Self {
+        let message = "the body must be JSON and say so";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong_content_type", message)
+            .hint("send the header `Content-Type: application/json`")
+    }
+
+    pub fn expects_component() -> Self {
+        let message = "the body must be the bytes of a component";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong_content_type", message)
+            .hint("send the header `Content-Type: application/wasm`")
+    }
+
+    pub fn unknown_deployment(name: &str) -> Self {
+        let message = format!("no component is deployed as `{name}`");
+        Self::new(StatusCode::NOT_FOUND, "unknown_component", message).hint(DEPLOY_FIRST)
+    }
+
+    pub fn not_ready(error: &StoreError) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", error.to_string())
+    }
+}
+
+const DEPLOY_FIRST: &str = "deploy it with `PUT /v1/components/{name}` or `onemark deploy`; \
+                            `GET /v1/components` lists what is there";
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        use StatusCode as S;
+        let message = error.to_string();
+        let new = |status, code| Self::new(status, code, message);
+        match error {
+            Error::UnknownWorkflow(workflow) => new(S::NOT_FOUND, "unknown_workflow")
+                .detail("workflow", workflow)
+                .hint("`GET /v1/workflows` lists what can be started; deploy components first"),
+            Error::AmbiguousWorkflow { candidates, .. } => new(S::CONFLICT, "workflow_ambiguous")
+                .detail("candidates", candidates)
+                .hint("name the workflow as `deployment/workflow`"),
+            Error::InvalidInput { workflow, .. } => new(S::UNPROCESSABLE_ENTITY, "invalid_input")
+                .detail("workflow", workflow)
+                .hint("`GET /v1/workflows` has the schema of the input"),
+            Error::InvalidRequest(_) => new(S::BAD_REQUEST, "invalid_request"),
+            Error::Name(error) => error.into(),
+            Error::RetentionTooLong { limit_ms, .. } => {
+                new(S::UNPROCESSABLE_ENTITY, "retention_too_long").detail("limit_ms", limit_ms)
+            }
+            Error::TooLarge { limit, .. } => {
+                new(S::PAYLOAD_TOO_LARGE, "too_large").detail("limit", limit)
+            }
+
+            Error::HookConflict { token, owner } => new(S::CONFLICT, "hook_conflict")
+                .detail("token", token)
+                .detail("conflicting_run_id", owner.run)
+                .detail("status", owner.status)
+                .detail("workflow", owner.workflow)
+                .hint("deliver to the run that holds it: `POST /v1/hooks/{token}`"),
+            Error::RunIdConflict(run) => new(S::CONFLICT, "run_id_conflict").detail("run_id", run),
+            Error::KeyConflict => new(S::CONFLICT, "key_conflict")
+                .hint("a key belongs to one request; use a new one for another"),
+
+            Error::RunNotFound(run) => new(S::NOT_FOUND, "run_not_found").detail("run_id", run),
+            Error::HookNotFound(token) => new(S::NOT_FOUND, "hook_not_found").detail("token", token),
+            Error::HookEnded { token, owner } => new(S::GONE, "hook_ended")
+                .detail("token", token)
+                .detail("run_id", owner.run)
+                .detail("status", owner.status)
+                .detail("workflow", owner.workflow),
+            Error::InvalidPayload { token, .. } => {
+                new(S::UNPROCESSABLE_ENTITY, "invalid_payload").detail("token", token)
+            }
+            Error::RunEnded { run, status } => new(S::CONFLICT, "run_ended")
+                .detail("run_id", run)
+                .detail("status", status),
+
+            Error::UnknownComponent(digest) => new(S::NOT_FOUND, "unknown_component")
+                .detail("component", digest)
+                .hint(DEPLOY_FIRST),
+            Error::Component(error) => error.into(),
+            Error::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<NameError> for ApiError {
+    fn from(error: NameError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_name", error.to_string())
+    }
+}
+
+impl From<LoadError> for ApiError {
+    fn from(error: LoadError) -> Self {
+        let message = error.to_string();
+        let code = match error {
+            LoadError::TooLarge { limit, .. } => {
+                return Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+                    .detail("limit", limit);
+            }
+            LoadError::CoreModule => "core_module",
+            LoadError::NotWasm(_) => "not_a_component",
+            LoadError::Interface(_) => "missing_exports",
+            LoadError::Describe(_) => "describe_failed",
+            LoadError::Manifest(_) => "invalid_manifest",
+        };
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, message)
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        let message = error.to_string();
+        let new = |status, code| Self::new(status, code, message);
+        match error {
+            StoreError::Unavailable(_) => new(StatusCode::INSUFFICIENT_STORAGE, "store_unavailable")
+                .hint("nothing was written; send the same request again later"),
+            StoreError::Fenced => new(StatusCode::SERVICE_UNAVAILABLE, "fenced"),
+            StoreError::Fatal(_) => new(StatusCode::INTERNAL_SERVER_ERROR, "store_failed")
+                .hint("whether it was written is unknown; ask again with the same key or id"),
+            StoreError::Corrupt { run, .. } => {
+                new(StatusCode::INTERNAL_SERVER_ERROR, "corrupt_journal").detail("run_id", run)
+            }
+            StoreError::Invalid(_) => new(StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+        }
+    }
+}
+
+// ---- what axum refuses ------------------------------------------------------------------------------
+
+impl From<BytesRejection> for ApiError {
+    fn from(rejection: BytesRejection) -> Self {
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let message = "the body is larger than this route takes";
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+            }
+            _ => Self::invalid_request(rejection.body_text()),
+        }
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::invalid_request(rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::invalid_request(rejection.body_text())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        if self.status.is_server_error() {
+            tracing::error!(code = self.code, "{}", self.message);
+        }
+        let mut error = Map::new();
+        error.insert("code".into(), self.code.into());
+        error.insert("message".into(), self.message.into());
+        if let Some(hint) = self.hint {
+            error.insert("hint".into(), hint.into());
+        }
+        error.extend(self.details);
+        (self.status, Json(json!({ "error": error }))).into_response()
+    }
+}

@@ -1,0 +1,114 @@
+//! Requests taken apart, with our own errors for what does not fit.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use super::error::{ApiError, Result};
+use crate::ids::IdempotencyKey;
+
+/// A JSON body of a known shape.
+///
+/// The content type is asked for strictly. That also keeps web pages of other origins from sending requests
+/// with side effects, since a browser asks first before it sends JSON.
+pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        let JsonText(text) = JsonText::from_request(request, state).await?;
+        let mut json = serde_json::Deserializer::from_str(&text);
+        let value = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| ApiError::invalid_request(error.to_string()))?;
+        json.end().map_err(|error| ApiError::invalid_request(error.to_string()))?;
+        Ok(Self(value))
+    }
+}
+
+/// A JSON body as the text that it is: reading and writing it anew could change its numbers.
+pub struct JsonText(pub String);
+
+impl<S: Send + Sync> FromRequest<S> for JsonText {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        if !has_type(request.headers(), &["application/json"]) {
+            return Err(ApiError::expects_json());
+        }
+        let bytes = Bytes::from_request(request, state).await?;
+        match String::from_utf8(bytes.into()) {
+            Ok(text) => Ok(Self(text)),
+            Err(_) => Err(ApiError::invalid_request("the body is not UTF-8")),
+        }
+    }
+}
+
+/// The bytes of a component; none at all when there is no body.
+pub struct ComponentBytes(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for ComponentBytes {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        let named = request.headers().contains_key(CONTENT_TYPE);
+        if named && !has_type(request.headers(), &["application/wasm", "application/octet-stream"]) {
+            return Err(ApiError::expects_component());
+        }
+        Ok(Self(Bytes::from_request(request, state).await?))
+    }
+}
+
+fn has_type(headers: &HeaderMap, types: &[&str]) -> bool {
+    let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = text.split(';').next().unwrap_or_default().trim();
+    types.iter().any(|wanted| essence.eq_ignore_ascii_case(wanted))
+}
+
+/// The variable part of a path, percent-decoded.
+pub struct Path(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Path {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let axum::extract::Path(text) = axum::extract::Path::from_request_parts(parts, state).await?;
+        Ok(Self(text))
+    }
+}
+
+/// The query of a known shape.
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let axum::extract::Query(value) = axum::extract::Query::try_from_uri(&parts.uri)?;
+        Ok(Self(value))
+    }
+}
+
+/// The `Idempotency-Key` header, if there is one.
+pub struct Key(pub Option<IdempotencyKey>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Key {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let mut keys = parts.headers.get_all("idempotency-key").iter();
+        let Some(key) = keys.next() else {
+            return Ok(Self(None));
+        };
+        if keys.next().is_some() {
+            let text = "there are several `Idempotency-Key` headers; send one";
+            return Err(ApiError::invalid_request(text));
+        }
+        let text = std::str::from_utf8(key.as_bytes())
+            .map_err(|_| ApiError::invalid_request("the `Idempotency-Key` is not UTF-8"))?;
+        Ok(Self(Some(IdempotencyKey::new(text)?)))
+    }
+}

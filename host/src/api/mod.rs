@@ -1,0 +1,15 @@
+//! The HTTP surface: JSON in, JSON out, over one [`Engine`](crate::engine::Engine).
+//!
+//! `router` has every route, `error` every status code; the other files hold one resource each.
+
+mod components;
+mod error;
+mod extract;
+mod health;
+mod hooks;
+mod router;
+mod runs;
+mod server;
+
+pub use router::router;
+pub use server::{BindError, bind, serve};

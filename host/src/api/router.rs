@@ -1,0 +1,42 @@
+//! The whole route table.
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{Method, Uri};
+use axum::routing::{get, post, put};
+
+use super::error::ApiError;
+use super::{components, health, hooks, runs};
+use crate::engine::Engine;
+use crate::sandbox::MAX_COMPONENT_BYTES;
+
+/// Largest JSON body taken, in bytes: an input or payload at its limit, and what is said around it.
+const MAX_JSON_BYTES: usize = 2 << 20;
+
+/// Every route of one engine.
+pub fn router(engine: Engine) -> Router {
+    let json = Router::new()
+        .route("/v1/components", get(components::list))
+        .route("/v1/workflows", get(components::workflows))
+        .route("/v1/runs", get(runs::list).post(runs::start))
+        .route("/v1/runs/{id}", get(runs::show))
+        .route("/v1/runs/{id}/journal", get(runs::journal))
+        .route("/v1/runs/{id}/result", get(runs::result))
+        .route("/v1/runs/{id}/upgrade", post(runs::upgrade))
+        .route("/v1/hooks/{token}", get(hooks::show).post(hooks::deliver).delete(hooks::dispose))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .layer(DefaultBodyLimit::max(MAX_JSON_BYTES));
+
+    let components = Router::new()
+        .route("/v1/components/{name}", put(components::deploy))
+        .route("/v1/runs/{id}/replay", post(runs::replay))
+        .layer(DefaultBodyLimit::max(MAX_COMPONENT_BYTES));
+
+    json.merge(components)
+        .fallback(async |uri: Uri| ApiError::unknown_route(&uri))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            ApiError::wrong_method(&method, &uri)
+        })
+        .with_state(engine)
+}

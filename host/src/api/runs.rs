@@ -1,0 +1,271 @@
+//! Runs: start, look, wait, upgrade, replay.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::error::{ApiError, Result};
+use super::extract::{ComponentBytes, Json as JsonBody, Key, Path, Query};
+use crate::engine::{Engine, ReplayReport, RunResult, StartHook, StartReceipt, StartRequest};
+use crate::ids::{Digest, HookToken, RunId};
+use crate::journal::{Entry, Event, RunStatus, Seq, Timestamp};
+use crate::store::{HookInfo, RunFilter, RunInfo};
+
+// ---- start ------------------------------------------------------------------------------------------
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartBody {
+    workflow: String,
+    input: Box<RawValue>,
+    id: Option<String>,
+    #[serde(default)]
+    hooks: Vec<StartHookBody>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StartHookBody {
+    token: String,
+    /// `24h`, `7days`, `1h 30m`.
+    #[serde(default, deserialize_with = "duration")]
+    min_retention: Duration,
+    metadata: Option<Value>,
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    humantime::parse_duration(&text).map_err(|error| {
+        let text = format!("`{text}` is no duration ({error}); write for example `24h` or `7days`");
+        serde::de::Error::custom(text)
+    })
+}
+
+fn as_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl StartBody {
+    fn into_request(self, Key(key): Key) -> Result<StartRequest> {
+        let hook = |hook: StartHookBody| {
+            Ok(StartHook {
+                token: HookToken::new(hook.token)?,
+                min_retention_ms: as_ms(hook.min_retention),
+                metadata: hook.metadata,
+            })
+        };
+        Ok(StartRequest {
+            workflow: self.workflow,
+            input: self.input.get().into(),
+            id: self.id.map(RunId::new).transpose()?,
+            hooks: self.hooks.into_iter().map(hook).collect::<Result<_>>()?,
+            key,
+        })
+    }
+}
+
+/// `POST /v1/runs`: 201 when the run was started, 200 when its id led to the run that exists.
+pub async fn start(
+    State(engine): State<Engine>,
+    key: Key,
+    JsonBody(body): JsonBody<StartBody>,
+) -> Result<(StatusCode, Json<StartReceipt>)> {
+    let receipt = engine.start(body.into_request(key)?).await?;
+    let status = match receipt.started {
+        true => StatusCode::CREATED,
+        false => StatusCode::OK,
+    };
+    Ok((status, Json(receipt)))
+}
+
+// ---- look -------------------------------------------------------------------------------------------
+
+/// How much a page holds unless asked otherwise, and at most.
+const PAGE: usize = 100;
+const MAX_PAGE: usize = 1_000;
+
+fn page_size(asked: Option<usize>) -> Result<usize> {
+    match asked.unwrap_or(PAGE) {
+        limit @ 1..=MAX_PAGE => Ok(limit),
+        limit => Err(ApiError::invalid_request(format!("limit is {limit}; use 1 to {MAX_PAGE}"))),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    status: Option<RunStatus>,
+    workflow: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+pub struct RunList {
+    runs: Vec<RunInfo>,
+    /// Gives the next page; `null` at the end.
+    next_cursor: Option<RunId>,
+}
+
+/// `GET /v1/runs`: newest first.
+pub async fn list(
+    State(engine): State<Engine>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<RunList>> {
+    let limit = page_size(query.limit)?;
+    let filter = RunFilter {
+        status: query.status,
+        workflow: query.workflow,
+        after: query.cursor.map(RunId::new).transpose()?,
+        limit: limit + 1,
+    };
+    let mut runs = engine.runs(filter).await?;
+    let more = runs.len() > limit;
+    runs.truncate(limit);
+    let next_cursor = runs.last().filter(|_| more).map(|run| run.id.clone());
+    Ok(Json(RunList { runs, next_cursor }))
+}
+
+#[derive(Serialize)]
+pub struct RunDetails {
+    #[serde(flatten)]
+    run: RunInfo,
+    hooks: Vec<HookInfo>,
+}
+
+/// `GET /v1/runs/{id}`
+pub async fn show(State(engine): State<Engine>, Path(id): Path) -> Result<Json<RunDetails>> {
+    let id = RunId::new(id)?;
+    let run = engine.run(&id).await?;
+    let hooks = engine.hooks_of(&id).await?;
+    Ok(Json(RunDetails { run, hooks }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JournalQuery {
+    #[serde(default)]
+    from: Seq,
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub struct JournalPage {
+    entries: Vec<EntryView>,
+    /// Where the next page begins; `null` when there is no entry after these.
+    next: Option<Seq>,
+}
+
+#[derive(Serialize)]
+struct EntryView {
+    seq: Seq,
+    at: Timestamp,
+    event: &'static str,
+    fields: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<Box<RawValue>>,
+}
+
+impl From<Entry> for EntryView {
+    fn from(entry: Entry) -> Self {
+        let body = entry.body.and_then(|body| {
+            RawValue::from_string(body.text_or_null().to_owned()).ok()
+        });
+        let event = entry.event.name();
+        Self { seq: entry.seq, at: entry.at, event, fields: fields(&entry.event), body }
+    }
+}
+
+/// An event's fields, without its name.
+fn fields(event: &Event) -> Map<String, Value> {
+    match serde_json::to_value(event) {
+        Ok(Value::Object(mut named)) => match named.remove(event.name()) {
+            Some(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        },
+        // Events without fields are bare names.
+        _ => Map::new(),
+    }
+}
+
+/// `GET /v1/runs/{id}/journal`
+pub async fn journal(
+    State(engine): State<Engine>,
+    Path(id): Path,
+    Query(query): Query<JournalQuery>,
+) -> Result<Json<JournalPage>> {
+    let limit = page_size(query.limit)?;
+    let mut entries = engine.journal(&RunId::new(id)?, query.from, limit + 1).await?;
+    let next = entries.get(limit).map(|entry| entry.seq);
+    entries.truncate(limit);
+    let entries = entries.into_iter().map(EntryView::from).collect();
+    Ok(Json(JournalPage { entries, next }))
+}
+
+/// The longest wait for a result; whoever wants to wait longer asks again.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResultQuery {
+    #[serde(default, deserialize_with = "duration")]
+    wait: Duration,
+}
+
+/// `GET /v1/runs/{id}/result?wait=30s`: how the run stands, as soon as it has ended or is blocked.
+pub async fn result(
+    State(engine): State<Engine>,
+    Path(id): Path,
+    Query(query): Query<ResultQuery>,
+) -> Result<Json<RunResult>> {
+    if query.wait > MAX_WAIT {
+        let text = format!("wait is at most {} s; ask again to wait longer", MAX_WAIT.as_secs());
+        return Err(ApiError::invalid_request(text));
+    }
+    Ok(Json(engine.result(&RunId::new(id)?, query.wait).await?))
+}
+
+// ---- act --------------------------------------------------------------------------------------------
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeBody {
+    /// A digest, or the name of a deployment.
+    component: String,
+}
+
+/// `POST /v1/runs/{id}/upgrade`
+pub async fn upgrade(
+    State(engine): State<Engine>,
+    Path(id): Path,
+    JsonBody(body): JsonBody<UpgradeBody>,
+) -> Result<Json<RunInfo>> {
+    let digest = match body.component.parse::<Digest>() {
+        Ok(digest) => digest,
+        Err(_) => {
+            let mut deployments = engine.deployments().await?.into_iter();
+            let named = deployments.find(|deployment| deployment.name == body.component);
+            named.ok_or_else(|| ApiError::unknown_deployment(&body.component))?.digest
+        }
+    };
+    Ok(Json(engine.upgrade(&RunId::new(id)?, digest).await?))
+}
+
+/// `POST /v1/runs/{id}/replay`: against the component in the body, or the run's own when there is none.
+pub async fn replay(
+    State(engine): State<Engine>,
+    Path(id): Path,
+    ComponentBytes(bytes): ComponentBytes,
+) -> Result<Json<ReplayReport>> {
+    let id = RunId::new(id)?;
+    let component = match bytes.is_empty() {
+        true => None,
+        false => Some(engine.load(bytes.as_ref().into()).await?),
+    };
+    Ok(Json(engine.replay(&id, component).await?))
+}

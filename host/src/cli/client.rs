@@ -1,0 +1,184 @@
+//! The API as the command line uses it.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, RequestBuilder, Url};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// A server of Onemark.
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+}
+
+/// Why a request was not answered with success.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("there is no server at {0}")]
+    NoServer(Url),
+    #[error("{}", .0.message)]
+    Refused(Box<Refusal>),
+    #[error("what answers at {url} is no Onemark server, or another version (status {status})")]
+    Foreign { url: Url, status: u16 },
+    #[error("the connection to {url} broke: {source}")]
+    Broken { url: Url, source: reqwest::Error },
+}
+
+/// The server's own words.
+#[derive(Debug)]
+pub struct Refusal {
+    code: String,
+    message: String,
+    hint: Option<String>,
+    /// The whole answer.
+    document: String,
+}
+
+impl ClientError {
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::NoServer(_) => {
+                Some("start one with `onemark serve`, or say where it is with `--url` or ONEMARK_URL")
+            }
+            Self::Refused(refusal) => refusal.hint.as_deref(),
+            Self::Foreign { .. } => Some("say where the server is with `--url` or ONEMARK_URL"),
+            Self::Broken { .. } => Some("with `--key` or `--id` the same request can be sent again safely"),
+        }
+    }
+
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused(refusal) => Some(&refusal.code),
+            _ => None,
+        }
+    }
+
+    pub fn document(&self) -> Option<&str> {
+        match self {
+            Self::Refused(refusal) => Some(&refusal.document),
+            _ => None,
+        }
+    }
+}
+
+/// A successful answer, as text: reading and writing it anew could change its numbers.
+pub struct Answer {
+    pub text: String,
+    url: Url,
+    status: u16,
+}
+
+impl Answer {
+    /// # Errors
+    /// When the answer is not what this version of the API gives.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        serde_json::from_str(&self.text)
+            .map_err(|_| ClientError::Foreign { url: self.url.clone(), status: self.status })
+    }
+}
+
+impl Client {
+    /// # Errors
+    /// When `url` is no URL of an HTTP server.
+    pub fn new(url: &str) -> anyhow::Result<Self> {
+        let base = Url::parse(url).with_context(|| format!("`{url}` is no URL"))?;
+        if base.scheme() != "http" || base.cannot_be_a_base() {
+            bail!("`{url}` is no URL of a server; write for example `http://127.0.0.1:7070`");
+        }
+        // The server is on this machine: a proxy would not find it.
+        let http = reqwest::Client::builder().no_proxy().connect_timeout(Duration::from_secs(5));
+        Ok(Self { http: http.build()?, base })
+    }
+
+    /// # Errors
+    /// See [`ClientError`]; also when the path cannot be written as a URL.
+    pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Answer> {
+        Ok(self.send(self.request(Method::GET, path)?.query(query)).await?)
+    }
+
+    /// Sends JSON, with a key if there is one.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn post(
+        &self,
+        path: &[&str],
+        json: impl Into<String>,
+        key: Option<&str>,
+    ) -> anyhow::Result<Answer> {
+        let mut request = self.request(Method::POST, path)?;
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key.as_bytes());
+        }
+        let request = request.header(CONTENT_TYPE, "application/json").body(json.into());
+        Ok(self.send(request).await?)
+    }
+
+    /// Sends the bytes of a component.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn send_component(
+        &self,
+        method: Method,
+        path: &[&str],
+        bytes: Vec<u8>,
+    ) -> anyhow::Result<Answer> {
+        let request = self.request(method, path)?.header(CONTENT_TYPE, "application/wasm");
+        Ok(self.send(request.body(bytes)).await?)
+    }
+
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn delete(&self, path: &[&str]) -> anyhow::Result<Answer> {
+        Ok(self.send(self.request(Method::DELETE, path)?).await?)
+    }
+
+    fn request(&self, method: Method, path: &[&str]) -> anyhow::Result<RequestBuilder> {
+        let mut url = self.base.clone();
+        // In URLs these two mean folders, however they are written.
+        if let Some(part) = path.iter().find(|part| matches!(**part, "" | "." | "..")) {
+            bail!("`{part}` cannot stand in a URL");
+        }
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        Ok(self.http.request(method, url))
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Answer, ClientError> {
+        let url = self.base.clone();
+        let broken = |source: reqwest::Error| match source.is_connect() {
+            true => ClientError::NoServer(self.base.clone()),
+            false => ClientError::Broken { url: self.base.clone(), source },
+        };
+        let response = request.send().await.map_err(broken)?;
+        let status = response.status();
+        let text = response.text().await.map_err(broken)?;
+        if status.is_success() {
+            return Ok(Answer { text, url, status: status.as_u16() });
+        }
+        match serde_json::from_str::<ErrorDocument>(&text) {
+            Ok(ErrorDocument { error: ErrorBody { code, message, hint } }) => {
+                let refusal = Refusal { code, message, hint, document: text };
+                Err(ClientError::Refused(Box::new(refusal)))
+            }
+            Err(_) => Err(ClientError::Foreign { url, status: status.as_u16() }),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct ErrorDocument {
+    error: ErrorBody,
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    code: String,
+    message: String,
+    hint: Option<String>,
+}

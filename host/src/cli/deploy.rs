@@ -1,0 +1,66 @@
+//! `onemark deploy`
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use reqwest::Method;
+use serde::Deserialize;
+
+use super::{Exit, Global, output};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Component to deploy, a `.wasm` file
+    file: PathBuf,
+    /// Name of the deployment; by default that of the file
+    #[arg(long)]
+    name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Receipt {
+    name: String,
+    digest: String,
+    manifest: Manifest,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    workflows: Vec<Workflow>,
+}
+
+#[derive(Deserialize)]
+struct Workflow {
+    name: String,
+}
+
+pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let bytes = read_component(&args.file).await?;
+    let name = match args.name {
+        Some(name) => name,
+        None => {
+            let stem = args.file.file_stem().context("the file has no name; give one with `--name`")?;
+            stem.to_string_lossy().into_owned()
+        }
+    };
+    let path = ["v1", "components", &name];
+    let answer = global.client()?.send_component(Method::PUT, &path, bytes).await?;
+    if global.json() {
+        output::print(&answer.text)?;
+        return Ok(Exit::Done.into());
+    }
+    let Receipt { name, digest, manifest } = answer.read()?;
+    let workflows: Vec<_> = manifest.workflows.into_iter().map(|workflow| workflow.name).collect();
+    output::print_facts(&[
+        ("deployed", name),
+        ("digest", digest),
+        ("workflows", workflows.join(", ")),
+    ])?;
+    Ok(Exit::Done.into())
+}
+
+pub async fn read_component(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let bytes = tokio::fs::read(file).await;
+    bytes.with_context(|| format!("cannot read {}", file.display()))
+}

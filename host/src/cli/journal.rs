@@ -1,0 +1,150 @@
+//! `onemark journal`
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::client::Client;
+use super::output::{Rows, json, time};
+use super::{Exit, Global, output};
+use crate::journal::{Seq, Timestamp};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Id of the run
+    run: String,
+    /// Position of the first entry to show
+    #[arg(long, default_value_t = 0, value_name = "SEQ")]
+    from: Seq,
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    entries: Vec<T>,
+    next: Option<Seq>,
+}
+
+#[derive(Serialize)]
+struct Whole {
+    entries: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+pub struct Entry {
+    seq: Seq,
+    at: Timestamp,
+    event: String,
+    fields: Map<String, Value>,
+    body: Option<Box<RawValue>>,
+}
+
+pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let client = global.client()?;
+    match global.json() {
+        true => {
+            let entries = entries(&client, &args.run, args.from).await?;
+            output::print(&serde_json::to_string(&Whole { entries })?)?;
+        }
+        false => table(&entries(&client, &args.run, args.from).await?).print()?,
+    }
+    Ok(Exit::Done.into())
+}
+
+/// Every entry of a run from `from` on.
+pub async fn entries<T: DeserializeOwned>(
+    client: &Client,
+    run: &str,
+    from: Seq,
+) -> anyhow::Result<Vec<T>> {
+    let mut all = Vec::new();
+    let mut next = Some(from);
+    while let Some(from) = next {
+        let query = [("from", from.to_string()), ("limit", "1000".to_owned())];
+        let page = client.get(&["v1", "runs", run, "journal"], &query).await?;
+        let page: Page<T> = page.read()?;
+        all.extend(page.entries);
+        next = page.next;
+    }
+    Ok(all)
+}
+
+/// One row an entry. Times count from the first entry shown.
+pub fn table(entries: &[Entry]) -> Rows {
+    let mut rows = Rows::new(["SEQ", "TIME", "EVENT", "CALL", "WHAT", "BODY"]);
+    let mut names = Names::default();
+    let begin = entries.first().map_or(0, |entry| entry.at);
+    for entry in entries {
+        names.learn(entry);
+        let passed = entry.at.saturating_sub(begin);
+        rows.add([
+            entry.seq.to_string(),
+            format!("+{}.{:03} s", passed / 1000, passed % 1000),
+            entry.event.clone(),
+            entry.fields.get("call").map_or_else(String::new, Value::to_string),
+            names.what(entry),
+            json(entry.body.as_deref()),
+        ]);
+    }
+    rows
+}
+
+/// What earlier entries called the things that later ones number.
+#[derive(Default)]
+struct Names {
+    steps: HashMap<u64, String>,
+    hooks: HashMap<u64, String>,
+}
+
+impl Names {
+    fn learn(&mut self, entry: &Entry) {
+        let token = |fields: &Value| fields["token"].as_str().map(str::to_owned);
+        if entry.event == "started" {
+            let hooks = entry.fields.get("hooks").and_then(Value::as_array).into_iter().flatten();
+            self.hooks.extend((0..).zip(hooks.filter_map(token)));
+        }
+        if let (Some(call), Some(step)) = (entry.number("call"), entry.text("step")) {
+            self.steps.insert(call, step.to_owned());
+        }
+        if let (Some(hook), Some(token)) = (entry.number("hook"), entry.text("token")) {
+            self.hooks.insert(hook, token.to_owned());
+        }
+    }
+
+    /// What the entry is about, in a few words.
+    fn what(&self, entry: &Entry) -> String {
+        let mut words: Vec<String> = Vec::new();
+        words.extend(entry.text("workflow").map(str::to_owned));
+        words.extend(entry.number("call").and_then(|call| self.steps.get(&call)).cloned());
+        words.extend(entry.number("attempt").map(|attempt| format!("attempt {attempt}")));
+        words.extend(entry.number("retry_at").map(|at| format!("again at {}", time(at))));
+        words.extend(entry.number("due").map(|at| format!("due {}", time(at))));
+        match entry.number("hook").and_then(|hook| self.hooks.get(&hook)) {
+            Some(token) => words.push(token.clone()),
+            None => words.extend(entry.text("token").map(str::to_owned)),
+        }
+        words.extend(entry.number("count").map(|count| format!("{count} taken")));
+        if entry.event == "started" {
+            let mut hooks: Vec<_> = self.hooks.iter().collect();
+            hooks.sort();
+            words.extend(hooks.into_iter().map(|(_, token)| token.clone()));
+        }
+        if entry.event == "upgraded" {
+            words.extend(entry.text("component").map(|digest| digest.chars().take(12).collect()));
+        }
+        words.join(" ")
+    }
+}
+
+impl Entry {
+    fn number(&self, field: &str) -> Option<u64> {
+        self.fields.get(field).and_then(Value::as_u64)
+    }
+
+    fn text(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).and_then(Value::as_str)
+    }
+}

@@ -1,0 +1,151 @@
+//! The command line. Only `serve` builds an engine; what looks at runs or changes them asks a server, over the
+//! same API that everybody has.
+
+mod bench;
+mod build;
+mod client;
+mod deliver;
+mod demo;
+mod deploy;
+mod hooks;
+mod journal;
+mod output;
+mod replay;
+mod runs;
+mod serve;
+mod start;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::api::BindError;
+use client::{Client, ClientError};
+use output::Output;
+
+/// Durable workflows as WebAssembly components: every piece of work leaves a single mark.
+#[derive(Parser)]
+#[command(name = "onemark", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every subcommand takes.
+#[derive(clap::Args)]
+struct Global {
+    /// How results are printed
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    output: Output,
+    /// Where the server is
+    #[arg(long, global = true, env = "ONEMARK_URL", default_value = "http://127.0.0.1:7070")]
+    url: String,
+}
+
+impl Global {
+    fn client(&self) -> anyhow::Result<Client> {
+        Client::new(&self.url)
+    }
+
+    fn json(&self) -> bool {
+        self.output == Output::Json
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build a workflow crate into a component
+    Build(build::Args),
+    /// Run the host: carry runs on and serve the API
+    Serve(serve::Args),
+    /// Give a component to the server
+    Deploy(deploy::Args),
+    /// Start a run and claim its hooks, in one step
+    Start(start::Args),
+    /// Deliver a payload to the run that holds a token
+    Deliver(deliver::Args),
+    /// Look at runs, or move one to another component
+    #[command(subcommand)]
+    Runs(runs::Command),
+    /// Look at hooks, or free one
+    #[command(subcommand)]
+    Hooks(hooks::Command),
+    /// Show what happened in a run
+    Journal(journal::Args),
+    /// Verify a run's journal against a component, with no effects
+    Replay(replay::Args),
+    /// Measure this machine beside its bare limits
+    Bench(bench::Args),
+    /// See an order survive duplicates, a kill and a changed build
+    Demo(demo::Args),
+}
+
+/// How the program ends; usage errors end with 2, as the parser has it.
+enum Exit {
+    Done = 0,
+    Error = 1,
+    HookConflict = 3,
+    ReplayDiverged = 4,
+    /// The run failed, was cancelled or is blocked.
+    RunFailed = 5,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Does what the command line says.
+pub async fn main() -> ExitCode {
+    let Cli { global, command } = Cli::parse();
+    let done = match command {
+        Command::Build(args) => build::run(args, &global).await,
+        Command::Serve(args) => serve::run(args, &global).await,
+        Command::Deploy(args) => deploy::run(args, &global).await,
+        Command::Start(args) => start::run(args, &global).await,
+        Command::Deliver(args) => deliver::run(args, &global).await,
+        Command::Runs(command) => runs::run(command, &global).await,
+        Command::Hooks(command) => hooks::run(command, &global).await,
+        Command::Journal(args) => journal::run(args, &global).await,
+        Command::Replay(args) => replay::run(args, &global).await,
+        Command::Bench(args) => bench::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
+    };
+    done.unwrap_or_else(|error| report(&error, &global))
+}
+
+/// Tells people on stderr what went wrong and what to do; with `-o json` also programs on stdout.
+fn report(error: &anyhow::Error, global: &Global) -> ExitCode {
+    let broken_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    if error.downcast_ref::<io::Error>().is_some_and(broken_pipe) {
+        // Whoever read our output has enough.
+        return Exit::Done.into();
+    }
+    output::error(&format!("{error:#}"));
+    let refused = error.downcast_ref::<ClientError>();
+    let hint = match (refused, error.downcast_ref::<BindError>()) {
+        (Some(refused), _) => refused.hint(),
+        (_, Some(BindError::NotLoopback(_))) => Some("listen on 127.0.0.1 or [::1]"),
+        (_, Some(BindError::InUse(_))) => Some("stop it, or choose another port with `--listen`"),
+        _ => None,
+    };
+    if let Some(hint) = hint {
+        output::hint(hint);
+    }
+    if global.json() {
+        let document = match refused.and_then(ClientError::document) {
+            Some(document) => document.to_owned(),
+            None => serde_json::json!({ "error": { "message": format!("{error:#}") } }).to_string(),
+        };
+        // There is nobody left to tell that this failed.
+        let _ = output::print(&document);
+    }
+    match refused.and_then(ClientError::code) {
+        Some("hook_conflict") => Exit::HookConflict.into(),
+        _ => Exit::Error.into(),
+    }
+}

@@ -1,0 +1,155 @@
+//! `onemark serve`
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tracing_subscriber::EnvFilter;
+
+use super::{Exit, Global, output};
+use crate::api;
+use crate::clock::SystemClock;
+use crate::engine::{Engine, EngineConfig};
+use crate::sandbox::{HttpGrant, Sandbox, SandboxConfig};
+use crate::store::{MemoryStore, SqliteOptions, SqliteStore, Store};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Database file; made if there is none
+    #[arg(long, env = "ONEMARK_DB", default_value = "onemark.db", value_name = "FILE")]
+    db: PathBuf,
+    /// Keep everything in memory, and forget it at the end
+    #[arg(long)]
+    ephemeral: bool,
+    /// Address on this machine to serve the API at; port 0 takes any that is free
+    #[arg(long, env = "ONEMARK_LISTEN", default_value = "127.0.0.1:7070", value_name = "HOST:PORT")]
+    listen: String,
+    /// Server that steps may call over HTTP; may be given several times
+    #[arg(long, value_name = "HOST:PORT")]
+    allow_http: Vec<HttpGrant>,
+    /// Workflow instances alive at once; those that wait longest make room
+    #[arg(long, default_value_t = EngineConfig::default().max_resident, value_name = "N")]
+    max_resident: usize,
+    /// Step attempts at once, of all runs
+    #[arg(long, default_value_t = EngineConfig::default().max_attempts, value_name = "N")]
+    max_attempts: usize,
+}
+
+/// Instances beside workflows and attempts: replays, and components that describe themselves.
+const SPARE_INSTANCES: usize = 128;
+
+/// How long requests in flight may take once the host was told to stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    log_to_stderr()?;
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    // Before the database is opened: a host that cannot listen changes nothing.
+    let listener = api::bind(&args.listen).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let engine = args.open().await?;
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async {
+        // Dropping the sender is the signal.
+        let _ = stopped.await;
+    };
+    let mut server = tokio::spawn(api::serve(listener, engine.clone(), stopped));
+    match global.json() {
+        true => output::print(&serde_json::json!({ "listening": url }).to_string())?,
+        false => output::print(&format!("listening on {url}"))?,
+    }
+
+    let end = tokio::select! {
+        () = signals.next() => Ok(Exit::Done.into()),
+        error = engine.failed() => Err(error.into()),
+        served = &mut server => {
+            served?.context("the server failed")?;
+            Ok(Exit::Done.into())
+        }
+    };
+    tracing::info!("stopping; what is committed goes on at the next start");
+    drop(stop);
+    engine.shutdown().await;
+    if !server.is_finished() {
+        tokio::select! {
+            _ = &mut server => {}
+            () = tokio::time::sleep(GRACE) => {}
+            () = signals.next() => {}
+        }
+    }
+    end
+}
+
+impl Args {
+    async fn open(self) -> anyhow::Result<Engine> {
+        let (store, code_cache): (Arc<dyn Store>, _) = match self.ephemeral {
+            true => (Arc::new(MemoryStore::new()), None),
+            false => {
+                let mut code = OsString::from(&self.db);
+                code.push(".code");
+                let store = SqliteStore::open(&self.db, SqliteOptions::default())?;
+                (Arc::new(store), Some(code.into()))
+            }
+        };
+        let instances = self.max_resident.saturating_add(self.max_attempts);
+        let sandbox = Sandbox::new(SandboxConfig {
+            code_cache,
+            instances: u32::try_from(instances.saturating_add(SPARE_INSTANCES))?,
+            http: self.allow_http,
+            ..SandboxConfig::default()
+        });
+        let sandbox = sandbox.map_err(|error| {
+            anyhow::anyhow!("this machine cannot hold {instances} instances: {error:#}")
+        })?;
+        let config = EngineConfig {
+            max_resident: self.max_resident,
+            max_attempts: self.max_attempts,
+            ..EngineConfig::default()
+        };
+        Ok(Engine::open(store, sandbox, Arc::new(SystemClock), config).await?)
+    }
+}
+
+/// What asks the host to stop: ctrl-c and SIGTERM.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// `ONEMARK_LOG` says how much, as in `info,onemark=debug`.
+fn log_to_stderr() -> anyhow::Result<()> {
+    let filter = match std::env::var("ONEMARK_LOG") {
+        Ok(text) => EnvFilter::try_new(text).context("ONEMARK_LOG is no log filter")?,
+        Err(_) => EnvFilter::new("warn,onemark=info"),
+    };
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(filter)
+        .with_ansi(colours)
+        .init();
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Workflow code that traps, until it is mended.
+
+use onemark_sdk::prelude::*;
+
+use crate::changing::variant;
+
+#[step]
+async fn before() -> Result<String, StepFailed> {
+    Ok("saved".into())
+}
+
+#[workflow]
+async fn broken(how: String) -> WorkflowResult<String> {
+    let saved = before().await?;
+    if variant() == "original" {
+        match how.as_str() {
+            "panic" => panic!("as asked"),
+            "fuel" => loop {
+                std::hint::black_box(0);
+            },
+            "memory" => {
+                let mut all = Vec::new();
+                loop {
+                    all.push(std::hint::black_box(vec![1u8; 1 << 20]));
+                }
+            }
+            "stack" => return Ok(deep(0).to_string()),
+            _ => {}
+        }
+    }
+    Ok(format!("{saved}, mended"))
+}
+
+#[expect(unconditional_recursion, reason = "that is the point")]
+fn deep(n: u64) -> u64 {
+    std::hint::black_box(deep(std::hint::black_box(n + 1)) + 1)
+}
+
+/// Returns an error of its own.
+#[workflow]
+async fn fails(message: String) -> WorkflowResult<()> {
+    Err(WorkflowError::new(message))
+}

@@ -1,0 +1,161 @@
+//! Hooks: read, closed, disposed, opened again, conflicting.
+
+use onemark_sdk::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+#[step]
+async fn record(payload: Value) -> Result<(), StepFailed> {
+    let _ = payload;
+    Ok(())
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+pub struct Update {
+    n: u64,
+    last: bool,
+}
+
+/// Reads updates on the token that start claimed, a step each; closes at the last and drains.
+#[workflow(token = "order:{id}", retain = "1h", hook = Update)]
+async fn follow(id: String) -> WorkflowResult<Vec<u64>> {
+    let _ = id;
+    let mut seen = Vec::new();
+    let mut updates = start_hook::<Update>()?;
+    while let Some(update) = updates.next().await? {
+        record(json!(update.n)).await?;
+        seen.push(update.n);
+        if update.last {
+            updates.close().await?;
+        }
+    }
+    Ok(seen)
+}
+
+/// Never opens the hook that start claims.
+#[workflow(token = "key:{id}")]
+async fn keyed_only(id: String) -> WorkflowResult<String> {
+    Ok(id)
+}
+
+/// Reads any JSON from its first start hook until `"end"`; no declared type.
+#[workflow]
+async fn read_any() -> WorkflowResult<Vec<Value>> {
+    let mut seen = Vec::new();
+    let mut hook = start_hook::<Value>()?;
+    while let Some(payload) = hook.next().await? {
+        if payload == json!("end") {
+            break;
+        }
+        seen.push(payload);
+    }
+    Ok(seen)
+}
+
+/// Reads from all its start hooks and a timer at once, in the order in which things happen.
+#[workflow]
+async fn two_hooks_and_timer(n: usize, timer_ms: u64) -> WorkflowResult<Vec<String>> {
+    let tokens = start_hooks()?;
+    let mut first = Hook::<Value>::open(tokens[0].clone())?;
+    let mut second = Hook::<Value>::open(tokens[1].clone())?;
+    let mut timer = sleep(Duration::from_millis(timer_ms));
+    let mut seen = Vec::new();
+    while seen.len() < n {
+        select! {
+            payload = first.next() => seen.push(format!("first {}", payload?.unwrap_or_default())),
+            payload = second.next() => seen.push(format!("second {}", payload?.unwrap_or_default())),
+            result = timer => { result?; seen.push("timer".into()) }
+        }
+    }
+    Ok(seen)
+}
+
+/// Opens a token of its own making; says who owns it when another does.
+#[workflow]
+async fn opens(token: String) -> WorkflowResult<Value> {
+    let mut hook = Hook::<Value>::open(token)?;
+    if let Some(conflict) = hook.conflict() {
+        let owner = conflict.run_id.clone();
+        let awaited = hook.next().await.err().map(|error| error.to_string());
+        record(json!("went on")).await?;
+        return Ok(json!({ "owner": owner, "awaited": awaited }));
+    }
+    Ok(json!({ "payload": hook.next().await? }))
+}
+
+/// Opens one token twice, takes a payload on each handle, disposes, opens again, `rounds` times.
+#[workflow]
+async fn reopens(token: String, rounds: u64) -> WorkflowResult<Vec<Value>> {
+    let mut seen = Vec::new();
+    for _ in 0..rounds {
+        let mut one = Hook::<Value>::open(token.clone())?;
+        let mut same = Hook::<Value>::open(token.clone())?;
+        seen.push(json!(one.conflict().is_none() && same.conflict().is_none()));
+        seen.push(one.next().await?.unwrap_or_default());
+        seen.push(same.next().await?.unwrap_or_default());
+        one.dispose().await?;
+    }
+    Ok(seen)
+}
+
+/// Waits for a step to say go, then closes or disposes its start hook and drains it.
+#[workflow]
+async fn ends_hook(dispose: bool) -> WorkflowResult<Vec<Value>> {
+    let tokens = start_hooks()?;
+    let mut hook = Hook::<Value>::open(tokens[0].clone())?;
+    let mut go = Hook::<Value>::open(tokens[1].clone())?;
+    go.next().await?;
+    if dispose {
+        hook.dispose().await?;
+    } else {
+        hook.close().await?;
+    }
+    let mut seen = Vec::new();
+    while let Some(payload) = hook.next().await? {
+        seen.push(payload);
+    }
+    // Holds the token, if closed, until told to end.
+    go.next().await?;
+    Ok(seen)
+}
+
+/// Reads numbers from an undeclared hook; what is no number is kept as it came.
+#[workflow]
+async fn reads_numbers() -> WorkflowResult<Vec<String>> {
+    let mut seen = Vec::new();
+    let mut hook = start_hook::<u64>()?;
+    loop {
+        match hook.next().await {
+            Ok(Some(number)) => seen.push(format!("number {number}")),
+            Ok(None) => return Ok(seen),
+            Err(HookError::Mismatch { raw, .. }) if raw == "\"end\"" => return Ok(seen),
+            Err(HookError::Mismatch { raw, .. }) => seen.push(format!("other {raw}")),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[step]
+async fn quick(n: u64) -> Result<u64, StepFailed> {
+    Ok(n)
+}
+
+/// `rounds` times a step and a payload at the same moment, awaited together; which came first.
+#[workflow]
+async fn races(rounds: u64) -> WorkflowResult<String> {
+    let mut hook = start_hook::<Value>()?;
+    let mut seen = String::new();
+    for round in 0..rounds {
+        let mut step = quick(round);
+        let mut payloads = 0;
+        let mut done = false;
+        while payloads < 1 || !done {
+            select! {
+                result = step => { result?; done = true; seen.push('s') }
+                payload = hook.next() => { payload?; payloads += 1; seen.push('p') }
+            }
+        }
+    }
+    Ok(seen)
+}

@@ -1,0 +1,10 @@
+//! Small workflows, one per behaviour that a test needs.
+
+mod broken;
+mod changing;
+mod clocks;
+mod forbidden;
+mod hooks;
+mod marks;
+mod steps;
+mod timers;

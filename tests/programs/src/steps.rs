@@ -1,0 +1,187 @@
+//! Steps: in sequence, together, retried, failing in every way.
+
+use onemark_sdk::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::marks;
+
+#[step]
+async fn add(a: u64, b: u64) -> Result<u64, StepFailed> {
+    Ok(a + b)
+}
+
+/// `n` steps, one after another; the sum of 0, 1, … n-1.
+#[workflow]
+async fn sequence(n: u64) -> WorkflowResult<u64> {
+    let mut sum = 0;
+    for i in 0..n {
+        sum = add(sum, i).await?;
+    }
+    Ok(sum)
+}
+
+/// `n` steps at once.
+#[workflow]
+async fn fanout(n: u64) -> WorkflowResult<Vec<u64>> {
+    Ok(try_join_all((0..n).map(|i| add(i, 1))).await?)
+}
+
+/// `n` rounds of a step against a timer that never wins.
+#[workflow]
+async fn select_loop(n: u64) -> WorkflowResult<u64> {
+    let mut sum = 0;
+    for i in 0..n {
+        let mut step = add(sum, i);
+        let mut timer = sleep(Duration::from_secs(3600));
+        select! {
+            result = step => sum = result?,
+            result = timer => { result?; return Err("the timer won".into()) }
+        }
+    }
+    Ok(sum)
+}
+
+#[step(backoff = "1ms")]
+async fn mark(marks: &str, name: &str) -> Result<(), StepFailed> {
+    marks::leave(marks, name).await
+}
+
+/// Leaves marks in order, a step each.
+#[workflow(token = "{token}")]
+async fn leave_marks(marks: String, names: Vec<String>, token: String) -> WorkflowResult<()> {
+    let _ = token;
+    for name in &names {
+        mark(&marks, name).await?;
+    }
+    Ok(())
+}
+
+/// Leaves marks all at once.
+#[workflow]
+async fn leave_marks_together(marks: String, names: Vec<String>) -> WorkflowResult<()> {
+    try_join_all(names.iter().map(|name| mark(&marks, name))).await?;
+    Ok(())
+}
+
+#[derive(Serialize, Deserialize, JsonSchema, StepError)]
+pub enum Trouble {
+    #[retry]
+    Busy(String),
+    #[fatal]
+    Declined(String),
+    #[retry_after("60s")]
+    Later,
+}
+
+#[step(retries = 3, backoff(initial = "1ms", factor = 2, max = "4ms"))]
+async fn trouble(kind: String, good_from_attempt: u32) -> Result<u32, Trouble> {
+    let attempt = step_info().attempt;
+    if attempt >= good_from_attempt {
+        return Ok(attempt);
+    }
+    match kind.as_str() {
+        "busy" => Err(Trouble::Busy(format!("attempt {attempt}"))),
+        "declined" => Err(Trouble::Declined(format!("attempt {attempt}"))),
+        _ => Err(Trouble::Later),
+    }
+}
+
+/// The attempt that succeeded, or the failure passed on.
+#[workflow]
+async fn troubled(kind: String, good_from_attempt: u32) -> WorkflowResult<u32> {
+    Ok(trouble(kind, good_from_attempt).await?)
+}
+
+/// What the workflow sees of a step that fails.
+#[workflow]
+async fn handles_trouble(kind: String, retries: u32) -> WorkflowResult<String> {
+    match trouble(kind, u32::MAX).retries(retries).await {
+        Ok(_) => Ok("done".into()),
+        Err(failure) => {
+            let error = match &failure.error {
+                Some(Trouble::Busy(text)) => format!("busy({text})"),
+                Some(Trouble::Declined(text)) => format!("declined({text})"),
+                Some(Trouble::Later) => "later".into(),
+                None => "none".into(),
+            };
+            Ok(format!("{} after {}: {error}", failure.kind, failure.attempts.unwrap_or(0)))
+        }
+    }
+}
+
+#[step(retries = 1, backoff = "1ms")]
+async fn misbehave(how: String) -> Result<String, StepFailed> {
+    match how.as_str() {
+        "panic" => panic!("as asked"),
+        "loop" => loop {
+            std::hint::black_box(0);
+        },
+        "memory" => {
+            let mut all = Vec::new();
+            loop {
+                all.push(std::hint::black_box(vec![1u8; 1 << 20]));
+            }
+        }
+        "stack" => Ok(deep(0).to_string()),
+        other => Ok(other.to_owned()),
+    }
+}
+
+#[expect(unconditional_recursion, reason = "that is the point")]
+fn deep(n: u64) -> u64 {
+    std::hint::black_box(deep(std::hint::black_box(n + 1)) + 1)
+}
+
+/// The kind of failure that a step's misbehaviour comes to.
+#[workflow]
+async fn misbehaves(how: String, timeout_ms: u64) -> WorkflowResult<String> {
+    match misbehave(how).timeout(Duration::from_millis(timeout_ms)).await {
+        Ok(value) => Ok(value),
+        Err(failure) => Ok(format!("{} after {}: {}", failure.kind, failure.attempts.unwrap_or(0), failure.message)),
+    }
+}
+
+#[step(key = "made:{seed}")]
+async fn keyed(seed: String) -> Result<String, StepFailed> {
+    Ok(step_info().idempotency_key + &seed[..0])
+}
+
+#[step]
+async fn unkeyed() -> Result<String, StepFailed> {
+    Ok(step_info().idempotency_key)
+}
+
+/// Keys as steps see them: declared, made by the host twice, given per call.
+#[workflow]
+async fn keys(seed: String) -> WorkflowResult<Vec<String>> {
+    Ok(vec![
+        keyed(seed.clone()).await?,
+        unkeyed().await?,
+        unkeyed().await?,
+        unkeyed().key("given").await?,
+    ])
+}
+
+#[step(retries = 0)]
+async fn too_much(bytes: usize) -> Result<String, StepFailed> {
+    Ok("x".repeat(bytes))
+}
+
+#[workflow]
+async fn large_result(bytes: usize) -> WorkflowResult<usize> {
+    Ok(too_much(bytes).await?.len())
+}
+
+#[step]
+async fn wait_for(marks: &str, name: &str, ms: u64) -> Result<(), StepFailed> {
+    marks::leave(marks, name).await?;
+    wstd::task::sleep(wstd::time::Duration::from_millis(ms)).await;
+    Ok(())
+}
+
+/// A step that leaves a mark and then takes long.
+#[workflow]
+async fn slow(marks: String, ms: u64) -> WorkflowResult<()> {
+    Ok(wait_for(&marks, "slow", ms).await?)
+}

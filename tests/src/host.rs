@@ -1,0 +1,247 @@
+//! A host in this process, on a real database file or on the model.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onemark::clock::{Clock, ManualClock, SystemClock};
+use onemark::engine::{
+    DeliverRequest, Engine, EngineConfig, Error, RunResult, StartHook, StartReceipt, StartRequest,
+};
+use onemark::ids::{HookToken, RunId};
+use onemark::journal::{Entry, RunStatus};
+use onemark::sandbox::{Sandbox, SandboxConfig};
+use onemark::store::{
+    DeliveryReceipt, HookInfo, MemoryStore, RunInfo, SqliteOptions, SqliteStore, Store,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::components;
+
+/// Longer than any test should need; a test that gets here has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    Memory,
+    Sqlite,
+}
+
+impl StoreKind {
+    pub const ALL: [Self; 2] = [Self::Memory, Self::Sqlite];
+}
+
+/// An engine with the programs deployed.
+pub struct TestHost {
+    pub engine: Engine,
+    pub store: Arc<dyn Store>,
+    /// Set when the host was made with a clock that tests move.
+    pub clock: Option<Arc<ManualClock>>,
+    kind: StoreKind,
+    config: EngineConfig,
+    http: Vec<String>,
+    folder: TempDir,
+}
+
+impl TestHost {
+    /// On SQLite, with the machine's clock.
+    pub async fn new() -> Self {
+        Self::with(StoreKind::Sqlite, EngineConfig::default(), None, &[]).await
+    }
+
+    pub async fn on(kind: StoreKind) -> Self {
+        Self::with(kind, EngineConfig::default(), None, &[]).await
+    }
+
+    /// With a clock that moves only when told to, at a fixed date.
+    pub async fn with_clock(kind: StoreKind) -> Self {
+        let clock = Arc::new(ManualClock::new(1_800_000_000_000));
+        Self::with(kind, EngineConfig::default(), Some(clock), &[]).await
+    }
+
+    /// Steps may reach these servers (`HOST:PORT`).
+    pub async fn with_http(http: &[String]) -> Self {
+        Self::with(StoreKind::Sqlite, EngineConfig::default(), None, http).await
+    }
+
+    pub async fn with(
+        kind: StoreKind,
+        config: EngineConfig,
+        clock: Option<Arc<ManualClock>>,
+        http: &[String],
+    ) -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let store = open(kind, &folder);
+        let http = http.to_vec();
+        let engine = engine(store.clone(), &config, clock.clone(), &http).await;
+        let host = Self { engine, store, clock, kind, config, http, folder };
+        host.engine.deploy("programs", components::programs()).await.expect("programs deploy");
+        host
+    }
+
+    /// Ends the engine as a crash would leave it, and starts another on the same data.
+    pub async fn restart(self) -> Self {
+        self.engine.shutdown().await;
+        let Self { engine: old, store, clock, kind, config, http, folder } = self;
+        drop(old);
+        let store = match kind {
+            StoreKind::Memory => store,
+            StoreKind::Sqlite => {
+                released(store).await;
+                open(kind, &folder)
+            }
+        };
+        let engine = engine(store.clone(), &config, clock.clone(), &http).await;
+        Self { engine, store, clock, kind, config, http, folder }
+    }
+
+    /// The folder of the database, `onemark.db`.
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    pub async fn start(&self, workflow: &str, input: Value) -> RunId {
+        self.try_start(workflow, input, &[]).await.expect("the run starts").run_id
+    }
+
+    pub async fn start_with(&self, workflow: &str, input: Value, tokens: &[&str]) -> RunId {
+        self.try_start(workflow, input, tokens).await.expect("the run starts").run_id
+    }
+
+    pub async fn try_start(
+        &self,
+        workflow: &str,
+        input: Value,
+        tokens: &[&str],
+    ) -> Result<StartReceipt, Error> {
+        self.engine.start(request(workflow, input, tokens)).await
+    }
+
+    pub async fn deliver(&self, token: &str, payload: Value) -> Result<DeliveryReceipt, Error> {
+        self.engine
+            .deliver(DeliverRequest {
+                token: self::token(token),
+                payload: payload.to_string().into(),
+                key: None,
+            })
+            .await
+    }
+
+    /// Waits for the run to end or to be blocked.
+    pub async fn ended(&self, run: &RunId) -> RunResult {
+        let result = self.engine.result(run, PATIENCE).await.expect("the run is there");
+        assert!(
+            result.status.is_terminal() || result.blocked.is_some(),
+            "run {run} is {} after {PATIENCE:?}",
+            result.status
+        );
+        result
+    }
+
+    /// Waits for the run to complete; its output.
+    pub async fn output(&self, run: &RunId) -> Value {
+        let result = self.ended(run).await;
+        assert_eq!(result.status, RunStatus::Completed, "{result:?}");
+        result.output.unwrap_or_default()
+    }
+
+    /// Waits until the run has this status.
+    pub async fn reached(&self, run: &RunId, status: RunStatus) -> RunInfo {
+        self.until(run, |info| info.status == status).await
+    }
+
+    /// Waits until the run is as wanted. Looks again and again: the facts wanted have no event of their own.
+    pub async fn until(&self, run: &RunId, wanted: impl Fn(&RunInfo) -> bool) -> RunInfo {
+        let looking = async {
+            loop {
+                let info = self.engine.run(run).await.expect("the run is there");
+                if wanted(&info) {
+                    return info;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.expect("the run gets there")
+    }
+
+    pub async fn journal(&self, run: &RunId) -> Vec<Entry> {
+        self.engine.journal(run, 0, usize::MAX).await.expect("the run is there")
+    }
+
+    /// The names of the run's entries, in order.
+    pub async fn events(&self, run: &RunId) -> Vec<&'static str> {
+        self.journal(run).await.iter().map(|entry| entry.event.name()).collect()
+    }
+
+    pub async fn hook(&self, name: &str) -> Result<HookInfo, Error> {
+        self.engine.hook(&token(name)).await
+    }
+
+    /// Moves the clock that this host was made with.
+    pub fn advance(&self, by: Duration) {
+        self.clock.as_ref().expect("made with a clock").advance(by);
+    }
+}
+
+/// A start request without id or key.
+pub fn request(workflow: &str, input: Value, tokens: &[&str]) -> StartRequest {
+    StartRequest {
+        workflow: workflow.to_owned(),
+        input: input.to_string().into(),
+        id: None,
+        hooks: tokens
+            .iter()
+            .map(|name| StartHook {
+                token: token(name),
+                min_retention_ms: 0,
+                metadata: None,
+            })
+            .collect(),
+        key: None,
+    }
+}
+
+pub fn token(text: &str) -> HookToken {
+    HookToken::new(text).expect("a good token")
+}
+
+fn open(kind: StoreKind, folder: &TempDir) -> Arc<dyn Store> {
+    match kind {
+        StoreKind::Memory => Arc::new(MemoryStore::new()),
+        StoreKind::Sqlite => {
+            let path = folder.path().join("onemark.db");
+            let store = SqliteStore::open(path, SqliteOptions::default());
+            Arc::new(store.expect("the database opens"))
+        }
+    }
+}
+
+/// Waits until the last user of the store is gone, so that its file is free.
+async fn released(store: Arc<dyn Store>) {
+    let weak = Arc::downgrade(&store);
+    drop(store);
+    while weak.strong_count() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn engine(
+    store: Arc<dyn Store>,
+    config: &EngineConfig,
+    clock: Option<Arc<ManualClock>>,
+    http: &[String],
+) -> Engine {
+    let sandbox = Sandbox::new(SandboxConfig {
+        // Shared by all tests: compiled once a build.
+        code_cache: Some(std::env::temp_dir().join("onemark-test-code")),
+        instances: 300,
+        http: http.iter().map(|grant| grant.parse().expect("a good grant")).collect(),
+        ..SandboxConfig::default()
+    });
+    let clock: Arc<dyn Clock> = match clock {
+        Some(clock) => clock,
+        None => Arc::new(SystemClock),
+    };
+    let sandbox = sandbox.expect("the sandbox starts");
+    Engine::open(store, sandbox, clock, config.clone()).await.expect("the engine starts")
+}

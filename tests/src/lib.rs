@@ -1,0 +1,19 @@
+//! What the tests share: components built from source, hosts to run them in, and a service that counts the
+//! marks that steps leave outside.
+
+mod components;
+mod host;
+mod marks;
+
+pub use components::{order, programs, variant};
+pub use host::{StoreKind, TestHost, request, token};
+pub use marks::Marks;
+
+use std::path::PathBuf;
+
+/// The binary under test, built by cargo with this package.
+pub fn onemark_bin() -> PathBuf {
+    let test = std::env::current_exe().expect("tests run from a file");
+    let profile = test.parent().and_then(|deps| deps.parent()).expect("tests lie in target/…/deps");
+    profile.join("onemark-under-test")
+}

@@ -1,0 +1,109 @@
+//! A service that counts: what steps did to the outside, as the outside saw it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::post;
+use tokio::sync::watch;
+
+/// One mark: who left it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    pub name: String,
+    pub key: String,
+    pub attempt: u32,
+}
+
+#[derive(Default)]
+struct Seen {
+    marks: Vec<Mark>,
+    /// Requests for these names are counted, then kept waiting for ever.
+    held: Vec<String>,
+}
+
+/// The counting service, on a port of its own until dropped.
+pub struct Marks {
+    address: SocketAddr,
+    seen: Arc<watch::Sender<Seen>>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+type Shared = Arc<watch::Sender<Seen>>;
+
+async fn leave(
+    State(seen): State<Shared>,
+    Path(name): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> StatusCode {
+    let held = seen.borrow().held.contains(&name);
+    seen.send_modify(|seen| {
+        seen.marks.push(Mark {
+            name,
+            key: query.get("key").cloned().unwrap_or_default(),
+            attempt: query.get("attempt").and_then(|n| n.parse().ok()).unwrap_or(0),
+        });
+    });
+    if held {
+        std::future::pending::<()>().await;
+    }
+    StatusCode::OK
+}
+
+impl Marks {
+    pub async fn start() -> Self {
+        let seen: Shared = Arc::new(watch::Sender::new(Seen::default()));
+        let app = Router::new().route("/{name}", post(leave)).with_state(seen.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let server = tokio::spawn(async move {
+            axum::serve(listener, app).await.expect("serves until aborted");
+        });
+        Self { address, seen, server }
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// `127.0.0.1:PORT`, for a grant.
+    pub fn authority(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Requests for this name are counted, then never answered.
+    pub fn hold(&self, name: &str) {
+        self.seen.send_modify(|seen| seen.held.push(name.to_owned()));
+    }
+
+    /// Requests that come from now on are answered.
+    pub fn release(&self) {
+        self.seen.send_modify(|seen| seen.held.clear());
+    }
+
+    pub fn all(&self) -> Vec<Mark> {
+        self.seen.borrow().marks.clone()
+    }
+
+    pub fn count(&self, name: &str) -> usize {
+        self.seen.borrow().marks.iter().filter(|mark| mark.name == name).count()
+    }
+
+    /// Returns once there are that many marks of this name.
+    pub async fn reached(&self, name: &str, count: usize) {
+        let enough =
+            |seen: &Seen| seen.marks.iter().filter(|mark| mark.name == name).count() >= count;
+        let mut seen = self.seen.subscribe();
+        seen.wait_for(enough).await.expect("the service lives");
+    }
+}
