@@ -12,8 +12,7 @@ use serde_json::json;
 
 use crate::json::{NotJson, to_json};
 pub use crate::manifest::{
-    HasNoSchema, HasSchema, InputSchema, Outcome, Probe, StepDefinition, WorkflowDefinition,
-    schema_of,
+    HasNoSchema, HasSchema, InputSchema, Outcome, Probe, StepDefinition, WorkflowDefinition, schema_of,
 };
 pub use crate::step::StepOptions;
 use crate::step::{StepBody, StepCall, StepOutput};
@@ -60,12 +59,9 @@ pub fn run_workflow<R: WorkflowOutput + 'static>(
     Box::pin(async {
         let result: WorkflowResult<String> = match body {
             Ok(body) => body.await.into_result().and_then(|value| {
-                to_json(&value)
-                    .map_err(|error| format!("the workflow's result is not JSON: {error}").into())
+                to_json(&value).map_err(|error| format!("the workflow's result is not JSON: {error}").into())
             }),
-            Err(error) => {
-                Err(format!("the input does not fit the workflow's parameters: {error}").into())
-            }
+            Err(error) => Err(format!("the input does not fit the workflow's parameters: {error}").into()),
         };
         result.map_err(|error| error.document())
     })
@@ -77,14 +73,11 @@ pub fn run_step<R: StepOutput>(
 ) -> LocalBoxFuture<'static, Outcome> {
     Box::pin(async {
         let body = body.map_err(|error| {
-            fatal_document(&format!(
-                "the input does not fit the step's parameters: {error}"
-            ))
+            fatal_document(&format!("the input does not fit the step's parameters: {error}"))
         })?;
         match body.await.into_result() {
-            Ok(value) => to_json(&value).map_err(|error| {
-                fatal_document(&format!("the step's result is not JSON: {error}"))
-            }),
+            Ok(value) => to_json(&value)
+                .map_err(|error| fatal_document(&format!("the step's result is not JSON: {error}"))),
             Err(error) => Err(step_error_document(&error)),
         }
     })
@@ -163,17 +156,9 @@ mod tests {
 
     #[test]
     fn inputs_are_objects_by_parameter_name() {
-        let input = Input::new()
-            .with("a", "x\"y")
-            .with("b", &Some(1))
-            .0
-            .unwrap();
+        let input = Input::new().with("a", "x\"y").with("b", &Some(1)).0.unwrap();
         assert_eq!(input, r#"{"a":"x\"y","b":1"#);
-        let error = Input::new()
-            .with("a", &1)
-            .with("b", &f64::NAN)
-            .0
-            .unwrap_err();
+        let error = Input::new().with("a", &1).with("b", &f64::NAN).0.unwrap_err();
         assert_eq!(error.to_string(), "b: JSON cannot hold the number NaN");
     }
 
@@ -197,10 +182,7 @@ mod tests {
     #[test]
     fn errors_without_display_read_well() {
         assert_eq!(plain_text(&json!("Busy")), "Busy");
-        assert_eq!(
-            plain_text(&json!({"Declined": "no funds"})),
-            "Declined: no funds"
-        );
+        assert_eq!(plain_text(&json!({"Declined": "no funds"})), "Declined: no funds");
         assert_eq!(
             plain_text(&json!({"Refused": {"status": 400, "why": "x"}})),
             r#"Refused: {"status":400,"why":"x"}"#

@@ -32,9 +32,7 @@ impl Guest for Component {
                 (workflow.run)(&input),
                 crate::bindings::onemark::workflow::promises::wait,
             ),
-            None => Err(
-                WorkflowError::new(format!("this component has no workflow `{name}`")).document(),
-            ),
+            None => Err(WorkflowError::new(format!("this component has no workflow `{name}`")).document()),
         }
     }
 

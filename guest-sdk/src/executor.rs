@@ -147,8 +147,7 @@ mod tests {
 
     #[test]
     fn completions_may_come_in_any_order() {
-        let all =
-            async { join_all((0..100).map(|id| Completion::new(id).map(move |()| id))).await };
+        let all = async { join_all((0..100).map(|id| Completion::new(id).map(move |()| id))).await };
         let result = run(all, waits((0..100).rev()));
         assert_eq!(result, (0..100).collect::<Vec<_>>());
     }
@@ -216,8 +215,7 @@ mod tests {
 
         let selects = async {
             for round in 0..N {
-                let (mut lost, mut won) =
-                    (counted(2 * round).fuse(), counted(2 * round + 1).fuse());
+                let (mut lost, mut won) = (counted(2 * round).fuse(), counted(2 * round + 1).fuse());
                 select_biased! { () = lost => unreachable!(), () = won => {} }
             }
         };

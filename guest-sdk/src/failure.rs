@@ -179,9 +179,7 @@ impl<E> Failure<E> {
             Err(error) => Self::local(
                 operation,
                 FailureKind::Error,
-                format!(
-                    "the host reported a failure that this SDK cannot read ({error}): {document}"
-                ),
+                format!("the host reported a failure that this SDK cannot read ({error}): {document}"),
             ),
         }
     }
@@ -243,9 +241,7 @@ pub(crate) fn failure_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Fai
 }
 
 /// An error and its sources, outermost first.
-pub(crate) fn chain<'a>(
-    error: &'a (dyn Error + 'static),
-) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
 }
 
@@ -255,16 +251,14 @@ mod tests {
 
     #[test]
     fn a_document_becomes_a_typed_failure() {
-        let document = r#"{"kind":"error","message":"declined","attempts":4,"error":"no funds","causes":["a"],"new":1}"#;
+        let document =
+            r#"{"kind":"error","message":"declined","attempts":4,"error":"no funds","causes":["a"],"new":1}"#;
         let failure = Failure::<String>::from_document("charge", document, decode_error);
         assert_eq!(failure.error.as_deref(), Some("no funds"));
         assert_eq!(failure.kind, FailureKind::Error);
         assert_eq!(failure.attempts, Some(4));
         assert_eq!(failure.causes, ["a"]);
-        assert_eq!(
-            failure.to_string(),
-            "`charge` failed after 4 attempts: declined"
-        );
+        assert_eq!(failure.to_string(), "`charge` failed after 4 attempts: declined");
     }
 
     #[test]

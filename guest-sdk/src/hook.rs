@@ -39,10 +39,7 @@ pub struct Hook<T> {
 ///
 /// [`HookError::NotClaimed`] when this run was started without a token.
 pub fn start_hook<T: DeserializeOwned + JsonSchema>() -> Result<Hook<T>, HookError> {
-    let token = start_hooks()?
-        .into_iter()
-        .next()
-        .ok_or(HookError::NotClaimed)?;
+    let token = start_hooks()?.into_iter().next().ok_or(HookError::NotClaimed)?;
     Hook::open(token)
 }
 
@@ -57,10 +54,7 @@ pub fn start_hooks() -> Result<Vec<String>, HookError> {
 }
 
 fn require_workflow() -> Result<(), Failure> {
-    sandbox::require_workflow(
-        "hook",
-        "take payloads in the workflow and hand them to the step",
-    )
+    sandbox::require_workflow("hook", "take payloads in the workflow and hand them to the step")
 }
 
 /// How to claim a token that this run does not own yet.
@@ -106,7 +100,7 @@ impl HookOptions {
         self,
         token: impl Into<String>,
     ) -> Result<Hook<T>, HookError> {
-        Hook::claim(Some(token.into()), self)
+        Hook::claim(Some(&token.into()), self)
     }
 
     /// Claims a token that the host makes and nobody can guess.
@@ -132,7 +126,7 @@ impl<T: DeserializeOwned + JsonSchema> Hook<T> {
         HookOptions::new().open(token)
     }
 
-    fn claim(token: Option<String>, options: HookOptions) -> Result<Self, HookError> {
+    fn claim(token: Option<&str>, options: HookOptions) -> Result<Self, HookError> {
         require_workflow()?;
         #[derive(Serialize)]
         struct Options {
@@ -149,7 +143,7 @@ impl<T: DeserializeOwned + JsonSchema> Hook<T> {
         };
         let options = to_json(&options)
             .map_err(|error| Failure::local("hook", FailureKind::NotJson, error.to_string()))?;
-        let handle = hooks::Hook::open(token.as_deref(), &options);
+        let handle = hooks::Hook::open(token, &options);
         let conflict = match handle.conflict() {
             None => None,
             Some(document) => Some(serde_json::from_str(&document).map_err(|error| {
@@ -261,10 +255,7 @@ impl<T> NextRaw<'_, T> {
                 return Poll::Ready(Ok(None));
             }
             // Nothing yet, or another handle of this hook took what was ready.
-            self.ready = Some(Operation::new(
-                self.hook.handle.ready(),
-                WhenDropped::Release,
-            ));
+            self.ready = Some(Operation::new(self.hook.handle.ready(), WhenDropped::Release));
         }
     }
 }
@@ -355,8 +346,16 @@ impl fmt::Display for HookError {
                 "this run was started without a token; declare `#[workflow(token = \"…\")]`, or name one in \
                  the start request",
             ),
-            Self::Conflict(HookConflict { token, run_id, workflow, status }) => {
-                write!(f, "token `{token}` is owned by run {run_id} of `{workflow}` ({status})")
+            Self::Conflict(HookConflict {
+                token,
+                run_id,
+                workflow,
+                status,
+            }) => {
+                write!(
+                    f,
+                    "token `{token}` is owned by run {run_id} of `{workflow}` ({status})"
+                )
             }
             Self::Mismatch { raw, reason } => {
                 write!(f, "a payload does not fit the hook's type: {reason}: {raw}")

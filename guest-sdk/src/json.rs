@@ -104,12 +104,7 @@ impl ser::Serializer for Finite {
         value.serialize(self)
     }
 
-    fn serialize_unit_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-    ) -> Result<(), NotJson> {
+    fn serialize_unit_variant(self, _: &'static str, _: u32, _: &'static str) -> Result<(), NotJson> {
         Ok(())
     }
 
@@ -181,9 +176,7 @@ struct Items(usize);
 
 impl Items {
     fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), NotJson> {
-        value
-            .serialize(Finite)
-            .map_err(|error| error.within(self.0))?;
+        value.serialize(Finite).map_err(|error| error.within(self.0))?;
         self.0 += 1;
         Ok(())
     }
@@ -337,10 +330,7 @@ mod tests {
             Shape::Named { length: None },
         ] {
             let order = order(shape);
-            assert_eq!(
-                to_json(&order).unwrap(),
-                serde_json::to_string(&order).unwrap()
-            );
+            assert_eq!(to_json(&order).unwrap(), serde_json::to_string(&order).unwrap());
         }
     }
 

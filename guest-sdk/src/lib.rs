@@ -130,6 +130,7 @@ pub mod __private;
 #[cfg(not(target_family = "wasm"))]
 mod block_on;
 #[cfg(target_family = "wasm")]
+#[expect(unsafe_code, reason = "wit-bindgen generates the exported functions")]
 mod component;
 mod executor;
 mod failure;
@@ -146,6 +147,7 @@ mod time;
 mod workflow;
 
 /// What the host and a component say to each other.
+#[allow(unsafe_code, reason = "generated: how a component calls and is called")]
 mod bindings {
     wit_bindgen::generate!({ path: "../wit", world: "workflow", generate_all });
 }
@@ -153,9 +155,7 @@ mod bindings {
 #[cfg(not(target_family = "wasm"))]
 pub use block_on::block_on;
 pub use failure::{Failure, FailureInfo, FailureKind};
-pub use hook::{
-    Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks,
-};
+pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks};
 pub use onemark_macros::{StepError, step, workflow};
 pub use random::{random, random_range};
 pub use step::{Backoff, StepCall, StepInfo, StepOutput, step_info};
@@ -198,9 +198,9 @@ pub use futures::select_biased as select;
 pub mod prelude {
     #[doc(no_inline)]
     pub use crate::{
-        Failure, FailureKind, Hook, HookError, StepError, StepFailed, WorkflowError,
-        WorkflowResult, join, join_all, log, now, random, run_id, select, sleep, sleep_until,
-        start_hook, start_hooks, step, step_info, timeout, try_join, try_join_all, workflow,
+        Failure, FailureKind, Hook, HookError, StepError, StepFailed, WorkflowError, WorkflowResult, join,
+        join_all, log, now, random, run_id, select, sleep, sleep_until, start_hook, start_hooks, step,
+        step_info, timeout, try_join, try_join_all, workflow,
     };
     pub use futures::FutureExt as _;
     #[doc(no_inline)]

@@ -137,15 +137,11 @@ pub fn schema_of<T: JsonSchema>() -> Value {
 }
 
 fn reading() -> SchemaGenerator {
-    SchemaSettings::draft2020_12()
-        .for_deserialize()
-        .into_generator()
+    SchemaSettings::draft2020_12().for_deserialize().into_generator()
 }
 
 fn writing() -> SchemaGenerator {
-    SchemaSettings::draft2020_12()
-        .for_serialize()
-        .into_generator()
+    SchemaSettings::draft2020_12().for_serialize().into_generator()
 }
 
 /// The schema of an input: an object with a property for each parameter.
@@ -179,8 +175,7 @@ impl InputSchema {
         name: &'static str,
         schema: impl FnOnce(&mut SchemaGenerator) -> Value,
     ) -> Self {
-        self.properties
-            .insert(name.into(), schema(&mut self.generator));
+        self.properties.insert(name.into(), schema(&mut self.generator));
         self
     }
 

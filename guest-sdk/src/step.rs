@@ -86,11 +86,7 @@ enum State<R> {
 }
 
 impl<R: StepOutput> StepCall<R> {
-    pub(crate) fn new(
-        name: &'static str,
-        body: StepBody<R>,
-        input: Result<String, NotJson>,
-    ) -> Self {
+    pub(crate) fn new(name: &'static str, body: StepBody<R>, input: Result<String, NotJson>) -> Self {
         Self {
             name,
             body,
@@ -143,8 +139,7 @@ impl<R: StepOutput> StepCall<R> {
     }
 
     fn read(&self, outcome: Result<String, String>) -> Result<R::Value, Failure<R::Error>> {
-        let value = outcome
-            .map_err(|document| Failure::from_document(self.name, &document, decode_error))?;
+        let value = outcome.map_err(|document| Failure::from_document(self.name, &document, decode_error))?;
         serde_json::from_str(&value).map_err(|error| {
             let message = format!("its saved result does not fit its type: {error}");
             Failure::local(self.name, FailureKind::TypeMismatch, message)
@@ -166,14 +161,12 @@ impl<R: StepOutput> Future for StepCall<R> {
                 let outcome = ready!(Pin::new(operation).poll(context));
                 this.read(outcome)
             }
-            State::Plain(body) => {
-                ready!(body.as_mut().poll(context))
-                    .into_result()
-                    .map_err(|error| {
-                        let (message, retry) = (error.message(), error.retry());
-                        Failure::returned(this.name, error, message, retry)
-                    })
-            }
+            State::Plain(body) => ready!(body.as_mut().poll(context))
+                .into_result()
+                .map_err(|error| {
+                    let (message, retry) = (error.message(), error.retry());
+                    Failure::returned(this.name, error, message, retry)
+                }),
             State::New | State::Done => panic!("step `{}` was polled after its end", this.name),
         };
         this.state = State::Done;

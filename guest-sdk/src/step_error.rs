@@ -127,7 +127,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for StepFailed {
                 retry: failure.retry,
             };
         }
-        let messages: Vec<_> = chain(&*error).map(|error| error.to_string()).collect();
+        let messages: Vec<_> = chain(&*error).map(ToString::to_string).collect();
         Self::retry(messages.join(": "))
     }
 }

@@ -160,7 +160,7 @@ mod tests {
     use crate::failure::{Failure, decode_error};
     use serde_json::{Value, json};
 
-    fn document(error: WorkflowError) -> Value {
+    fn document(error: &WorkflowError) -> Value {
         serde_json::from_str(&error.document()).unwrap()
     }
 
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_failure_keeps_kind_value_and_causes() {
         assert_eq!(
-            document(declined().into()),
+            document(&declined().into()),
             json!({
                 "message": "`charge` failed after 4 attempts: declined",
                 "kind": "error", "error": "no funds", "causes": ["bank"]
@@ -199,7 +199,7 @@ mod tests {
         let error = WorkflowError::from(Outer(declined()));
         assert!(error.downcast_ref::<Outer>().is_some());
         assert_eq!(
-            document(error),
+            document(&error),
             json!({
                 "message": "cannot pay", "kind": "error", "error": "no funds",
                 "causes": ["`charge` failed after 4 attempts: declined", "bank"]
@@ -211,14 +211,14 @@ mod tests {
     fn cancellation_passes_through() {
         let error = WorkflowError::from(Failure::untyped("sleep", r#"{"kind":"cancelled"}"#));
         assert_eq!(error.kind(), Some(FailureKind::Cancelled));
-        assert_eq!(document(error)["kind"], "cancelled");
+        assert_eq!(document(&error)["kind"], "cancelled");
     }
 
     #[test]
     fn text_is_an_error_too() {
         let fail = || -> WorkflowResult<()> { Err("no such order")? };
         assert_eq!(
-            document(fail().unwrap_err()),
+            document(&fail().unwrap_err()),
             json!({"message": "no such order"})
         );
     }

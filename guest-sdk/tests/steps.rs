@@ -11,12 +11,7 @@ struct Item {
     price: f64,
 }
 
-#[step(
-    retries = 2,
-    timeout = "1m",
-    key = "item:{item.name}",
-    backoff(factor = 3)
-)]
+#[step(retries = 2, timeout = "1m", key = "item:{item.name}", backoff(factor = 3))]
 async fn describe(
     item: &Item,
     label: &str,
@@ -117,10 +112,7 @@ fn c16_a_step_called_outside_of_a_workflow_is_a_plain_function() {
         .backoff(Duration::from_secs(1));
     let call = call.backoff(Backoff::initial(Duration::from_secs(1)).factor(1.5));
     let text = block_on(call).unwrap();
-    assert_eq!(
-        text,
-        r#"pen 1 Some("pen") None Some([1, 2]) ["label"] (1, true)"#
-    );
+    assert_eq!(text, r#"pen 1 Some("pen") None Some([1, 2]) ["label"] (1, true)"#);
 }
 
 #[test]
@@ -140,10 +132,7 @@ fn calls_borrow_nothing_and_can_be_joined() {
 #[test]
 fn a_failure_holds_the_steps_error() {
     let failure = block_on(refuse("no funds")).unwrap_err();
-    assert_eq!(
-        failure.error,
-        Some(OutsideError::Refused("no funds".into()))
-    );
+    assert_eq!(failure.error, Some(OutsideError::Refused("no funds".into())));
     assert_eq!(failure.kind, FailureKind::Error);
     assert_eq!(failure.attempts, Some(1));
     assert_eq!(failure.to_string(), "`refuse` failed: Refused: no funds");
@@ -195,17 +184,7 @@ fn arguments_that_json_cannot_hold_are_refused() {
         price: f64::NAN,
         ..item()
     };
-    let failure = block_on(describe(
-        &nan,
-        "",
-        &[],
-        None,
-        None,
-        None,
-        vec![],
-        (0, false),
-    ))
-    .unwrap_err();
+    let failure = block_on(describe(&nan, "", &[], None, None, None, vec![], (0, false))).unwrap_err();
     assert_eq!(failure.kind, FailureKind::NotJson);
     assert!(
         failure

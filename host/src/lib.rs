@@ -1,4 +1,5 @@
 pub mod api;
+pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod demo;

@@ -5,12 +5,14 @@ use std::collections::HashMap;
 use onemark::ids::Digest;
 use onemark::journal::{Body, Event, NewEntry, RunStatus, Timestamp};
 use onemark::store::{
-    Append, BlockReason, Blocked, Fence, HookRef, HookState, MemoryStore, Park, RunFilter,
-    SqliteStore, Store, TOMBSTONE_MS,
+    Append, BlockReason, Blocked, Fence, HookRef, HookState, MemoryStore, Park, RunFilter, SqliteStore,
+    Store, TOMBSTONE_MS,
 };
 use proptest::prelude::*;
 
-use crate::store_support::{File, component, deliver, new_run, open_hook, run_id, scheduled, spec};
+use crate::store_support::{
+    File, component, deliver, key, new_run, open_hook, run_id, scheduled, spec, token,
+};
 
 const IDS: [&str; 5] = ["r0", "r1", "r2", "r3", "r4"];
 const TOKENS: [&str; 3] = ["a", "b", "c"];
@@ -19,18 +21,46 @@ const RETENTIONS: [u64; 3] = [0, 1_000, 50_000];
 
 #[derive(Debug, Clone)]
 enum Op {
-    Admit { id: usize, key: Option<usize>, request: u8, tokens: Vec<(usize, usize)> },
+    Admit {
+        id: usize,
+        key: Option<usize>,
+        request: u8,
+        tokens: Vec<(usize, usize)>,
+    },
     /// `stale`: how many entries short of the end the sender is; -1 is beyond it.
-    Append { id: usize, stale: i8, wants: Vec<Want>, park: Option<Option<u64>>, fence: u64 },
+    Append {
+        id: usize,
+        stale: i8,
+        wants: Vec<Want>,
+        park: Option<Option<u64>>,
+        fence: u64,
+    },
     /// The last append again.
     AppendAgain,
-    Deliver { token: usize, key: Option<usize>, payload: u8, checked: Option<(usize, u32)> },
-    Dispose { token: usize },
-    Block { id: usize },
-    Upgrade { id: usize, stored: bool },
-    Deploy { name: u8, code: u8 },
+    Deliver {
+        token: usize,
+        key: Option<usize>,
+        payload: u8,
+        checked: Option<(usize, u32)>,
+    },
+    Dispose {
+        token: usize,
+    },
+    Block {
+        id: usize,
+    },
+    Upgrade {
+        id: usize,
+        stored: bool,
+    },
+    Deploy {
+        name: u8,
+        code: u8,
+    },
     TakeOver,
-    Clock { by: i64 },
+    Clock {
+        by: i64,
+    },
     Reopen,
 }
 
@@ -38,13 +68,30 @@ enum Op {
 #[derive(Debug, Clone)]
 enum Want {
     Schedule,
-    Complete { call: u32 },
-    Timer { due: u64 },
-    Fire { call: u32 },
-    Open { token: usize, retention: usize, off: u32 },
-    Close { hook: u32 },
-    Dispose { hook: u32 },
-    Take { hook: u32, count: u32 },
+    Complete {
+        call: u32,
+    },
+    Timer {
+        due: u64,
+    },
+    Fire {
+        call: u32,
+    },
+    Open {
+        token: usize,
+        retention: usize,
+        off: u32,
+    },
+    Close {
+        hook: u32,
+    },
+    Dispose {
+        hook: u32,
+    },
+    Take {
+        hook: u32,
+        count: u32,
+    },
     End,
     Illegal,
 }
@@ -121,7 +168,12 @@ macro_rules! both {
         let expected = $ask.await.map_err(|error| format!("{error:?}"));
         let $store: &dyn Store = $pair.sqlite.as_ref().unwrap();
         let actual = $ask.await.map_err(|error| format!("{error:?}"));
-        assert_eq!(actual, expected, "SQLite (left) and the model differ: {}", stringify!($ask));
+        assert_eq!(
+            actual,
+            expected,
+            "SQLite (left) and the model differ: {}",
+            stringify!($ask)
+        );
         expected
     }};
 }
@@ -150,14 +202,22 @@ impl Pair {
 
     fn meet(&mut self, what: &impl std::fmt::Debug) {
         let text = format!("{what:?}");
-        let name = text.split(|c: char| !c.is_alphanumeric() && c != '(').take(1).collect();
+        let name = text
+            .split(|c: char| !c.is_alphanumeric() && c != '(')
+            .take(1)
+            .collect();
         *self.met.entry(name).or_default() += 1;
     }
 
     async fn perform(&mut self, op: Op) {
         let now = self.now;
         match op {
-            Op::Admit { id, key, request, tokens } => {
+            Op::Admit {
+                id,
+                key: key_index,
+                request,
+                tokens,
+            } => {
                 let mut specs = Vec::new();
                 for (token, retention) in tokens {
                     specs.push(spec(TOKENS[token], RETENTIONS[retention]));
@@ -165,11 +225,17 @@ impl Pair {
                 let mut run = new_run(IDS[id], specs, now);
                 run.started.workflow = format!("w{request}");
                 run.request = Digest::of([request]);
-                run.key = key.map(|key| crate::store_support::key(KEYS[key]));
+                run.key = key_index.map(|index| key(KEYS[index]));
                 let answer = both!(self, store => store.admit(run.clone()));
                 self.meet(&answer);
             }
-            Op::Append { id, stale, wants, park, fence } => {
+            Op::Append {
+                id,
+                stale,
+                wants,
+                park,
+                fence,
+            } => {
                 let append = self.append(id, stale, wants, park, fence).await;
                 let answer = both!(self, store => store.append(append.clone()));
                 self.meet(&answer.map(|answer| answer.status));
@@ -180,15 +246,23 @@ impl Pair {
                     let _ = both!(self, store => store.append(append.clone()));
                 }
             }
-            Op::Deliver { token, key, payload, checked } => {
+            Op::Deliver {
+                token,
+                key: key_index,
+                payload,
+                checked,
+            } => {
                 let mut delivery = deliver(TOKENS[token], &payload.to_string(), now);
-                delivery.key = key.map(|key| crate::store_support::key(KEYS[key]));
-                delivery.hook = checked.map(|(id, hook)| HookRef { run: run_id(IDS[id]), hook });
+                delivery.key = key_index.map(|index| key(KEYS[index]));
+                delivery.hook = checked.map(|(id, hook)| HookRef {
+                    run: run_id(IDS[id]),
+                    hook,
+                });
                 let answer = both!(self, store => store.deliver(delivery.clone()));
                 self.meet(&answer);
             }
-            Op::Dispose { token } => {
-                let token = crate::store_support::token(TOKENS[token]);
+            Op::Dispose { token: index } => {
+                let token = token(TOKENS[index]);
                 let answer = both!(self, store => store.dispose(&token, now));
                 self.meet(&answer);
             }
@@ -230,9 +304,17 @@ impl Pair {
         fence: u64,
     ) -> Append {
         let run = run_id(IDS[id]);
-        let entries = self.model.journal(&run, 0, usize::MAX).await.unwrap().unwrap_or_default();
+        let entries = self
+            .model
+            .journal(&run, 0, usize::MAX)
+            .await
+            .unwrap()
+            .unwrap_or_default();
         let mut hooks = self.model.hooks_of(&run, self.now).await.unwrap().len() as u32;
-        let mut call = entries.iter().filter_map(|entry| entry.event.made_by_call()).count() as u32;
+        let mut call = entries
+            .iter()
+            .filter_map(|entry| entry.event.made_by_call())
+            .count() as u32;
         let mut number = || {
             call += 1;
             call - 1
@@ -241,16 +323,23 @@ impl Pair {
         for want in wants {
             new.push(match want {
                 Want::Schedule => scheduled(number()),
-                Want::Complete { call } => NewEntry::with_body(
-                    Event::StepCompleted { call, attempt: 1 },
-                    Body::new("{}"),
-                ),
+                Want::Complete { call } => {
+                    NewEntry::with_body(Event::StepCompleted { call, attempt: 1 }, Body::new("{}"))
+                }
                 Want::Timer { due } => {
-                    let event = Event::TimerSet { call: number(), due, length: None };
+                    let event = Event::TimerSet {
+                        call: number(),
+                        due,
+                        length: None,
+                    };
                     NewEntry::event(event)
                 }
                 Want::Fire { call } => NewEntry::event(Event::TimerFired { call }),
-                Want::Open { token, retention, off } => {
+                Want::Open {
+                    token,
+                    retention,
+                    off,
+                } => {
                     let mut spec = spec(TOKENS[token], RETENTIONS[retention]);
                     spec.metadata = Some(serde_json::json!({ "retention": retention }));
                     hooks += 1;
@@ -264,9 +353,7 @@ impl Pair {
                     let call = Some(number());
                     NewEntry::event(Event::HookDisposed { call, hook })
                 }
-                Want::Take { hook, count } => {
-                    NewEntry::event(Event::PayloadsTaken { hook, count })
-                }
+                Want::Take { hook, count } => NewEntry::event(Event::PayloadsTaken { hook, count }),
                 Want::End => NewEntry::with_body(Event::Completed, Body::new("1")),
                 Want::Illegal => NewEntry::event(Event::PayloadReceived { hook: 0 }),
             });
@@ -294,7 +381,7 @@ impl Pair {
             }
             both!(self, store => store.hooks_of(&id, now)).unwrap();
         }
-        for token in TOKENS.map(crate::store_support::token) {
+        for token in TOKENS.map(token) {
             let hook = both!(self, store => store.hook(&token, now)).unwrap();
             if let Some(hook) = hook {
                 self.meet(&hook.state);
@@ -308,7 +395,12 @@ impl Pair {
         for status in [None, Some(RunStatus::Suspended), Some(RunStatus::Completed)] {
             for after in [None, Some(run_id("r1"))] {
                 let workflow = status.is_some().then(|| "w0".to_owned());
-                let filter = RunFilter { status, workflow, after, limit: 3 };
+                let filter = RunFilter {
+                    status,
+                    workflow,
+                    after,
+                    limit: 3,
+                };
                 let _ = both!(self, store => store.runs(filter.clone()));
             }
         }
@@ -318,24 +410,25 @@ impl Pair {
     async fn check_journals(&mut self) {
         let mut held = HashMap::new();
         for id in IDS.map(run_id) {
-            assert_eq!(both!(self, store => store.journal(&id, 1, 2)).unwrap().is_none(), {
-                let Some(whole) = both!(self, store => store.load(&id, 0)).unwrap() else {
-                    continue;
-                };
-                let mut folded = None;
-                for (seq, entry) in (0..).zip(&whole.entries) {
-                    assert_eq!(entry.seq, seq);
-                    folded = Some(RunStatus::next(folded, &entry.event).unwrap());
-                }
-                assert!(whole.entries.is_sorted_by_key(|entry| entry.at));
-                let marked = [RunStatus::Suspended, RunStatus::Blocked].contains(&whole.run.status);
-                assert!(marked || Some(whole.run.status) == folded);
-                assert_eq!(whole.run.blocked.is_some(), whole.run.status == RunStatus::Blocked);
-                for from in 1..whole.entries.len() as u64 + 2 {
-                    both!(self, store => store.load(&id, from)).unwrap();
-                }
-                false
-            });
+            both!(self, store => store.journal(&id, 1, 2)).unwrap();
+            let Some(whole) = both!(self, store => store.load(&id, 0)).unwrap() else {
+                continue;
+            };
+            let mut folded = None;
+            for (seq, entry) in (0..).zip(&whole.entries) {
+                assert_eq!(entry.seq, seq);
+                folded = Some(RunStatus::next(folded, &entry.event).unwrap());
+            }
+            assert!(whole.entries.is_sorted_by_key(|entry| entry.at));
+            let marked = [RunStatus::Suspended, RunStatus::Blocked].contains(&whole.run.status);
+            assert!(marked || Some(whole.run.status) == folded);
+            assert_eq!(
+                whole.run.blocked.is_some(),
+                whole.run.status == RunStatus::Blocked
+            );
+            for from in 1..whole.entries.len() as u64 + 2 {
+                both!(self, store => store.load(&id, from)).unwrap();
+            }
             for hook in both!(self, store => store.hooks_of(&id, self.now)).unwrap() {
                 if hook.state != HookState::Freed {
                     *held.entry(hook.token).or_insert(0) += 1;
@@ -363,8 +456,19 @@ fn agree(ops: Vec<Op>) -> HashMap<String, usize> {
     })
 }
 
+/// Few cases, as each waits for the disk; more with `PROPTEST_CASES`.
+fn config() -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    let cases = std::env::var_os("PROPTEST_CASES").map_or(64, |_| asked.cases);
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..asked
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn the_model_and_sqlite_agree(ops in prop::collection::vec(op(), 1..60)) {
@@ -393,9 +497,19 @@ fn random_operations_reach_every_state() {
     for state in ["Open", "Closed", "Retained", "Freed"] {
         assert!(met.contains_key(state), "no hook was {state}: {met:?}");
     }
-    for outcome in
-        ["Started", "Existing", "HookConflict", "IdConflict", "KeyConflict", "Accepted", "Ended", "Moved"]
-    {
-        assert!(met.contains_key(&format!("Ok({outcome}")), "no {outcome}: {met:?}");
+    for outcome in [
+        "Started",
+        "Existing",
+        "HookConflict",
+        "IdConflict",
+        "KeyConflict",
+        "Accepted",
+        "Ended",
+        "Moved",
+    ] {
+        assert!(
+            met.contains_key(&format!("Ok({outcome}")),
+            "no {outcome}: {met:?}"
+        );
     }
 }

@@ -2,12 +2,11 @@
 
 use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use onemark::journal::{
-    Body, CallNo, Event, HookNo, HookSpec, Limits, NewEntry, PayloadType, Seq, Started,
-    StepOptions, Timestamp,
+    Body, CallNo, Event, HookNo, HookSpec, Limits, NewEntry, PayloadType, Seq, Started, StepOptions,
+    Timestamp,
 };
 use onemark::store::{
-    Admission, Append, Delivery, Fence, NewRun, Park, SqliteOptions, SqliteStore, Store,
-    StoredComponent,
+    Admission, Append, Delivery, Fence, NewRun, Park, SqliteOptions, SqliteStore, Store, StoredComponent,
 };
 
 pub fn run_id(id: &str) -> RunId {

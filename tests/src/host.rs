@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use onemark::clock::{Clock, ManualClock, SystemClock};
 use onemark::engine::{
-    DeliverRequest, Engine, EngineConfig, Error, RunResult, StartHook, StartReceipt, StartRequest,
+    DeliverRequest, Engine, EngineConfig, Error, ReplayReport, RunResult, StartHook, StartReceipt,
+    StartRequest, Verdict,
 };
 use onemark::ids::{HookToken, RunId};
 use onemark::journal::{Entry, RunStatus};
 use onemark::sandbox::{Sandbox, SandboxConfig};
 use onemark::store::{
-    DeliveryReceipt, HookInfo, MemoryStore, RunInfo, SqliteOptions, SqliteStore, Store,
+    DeliveryReceipt, HookInfo, MemoryStore, RunFilter, RunInfo, SqliteOptions, SqliteStore, Store,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -29,6 +30,30 @@ pub enum StoreKind {
 
 impl StoreKind {
     pub const ALL: [Self; 2] = [Self::Memory, Self::Sqlite];
+}
+
+/// Makes of each `async fn case(kind: StoreKind)` a test on every store: `memory::case` and `sqlite::case`.
+#[macro_export]
+macro_rules! on_each_store {
+    ($($case:ident),+ $(,)?) => {
+        mod memory {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $case() {
+                    super::$case($crate::StoreKind::Memory).await;
+                }
+            )+
+        }
+
+        mod sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $case() {
+                    super::$case($crate::StoreKind::Sqlite).await;
+                }
+            )+
+        }
+    };
 }
 
 /// An engine with the programs deployed.
@@ -171,6 +196,28 @@ impl TestHost {
     /// The names of the run's entries, in order.
     pub async fn events(&self, run: &RunId) -> Vec<&'static str> {
         self.journal(run).await.iter().map(|entry| entry.event.name()).collect()
+    }
+
+    /// Replays the run: all its calls matched, it ends the same, and nothing was written for that.
+    pub async fn agrees(&self, run: &RunId) -> ReplayReport {
+        let before = self.journal(run).await;
+        let report = self.engine.replay(run, None).await.expect("the run can be replayed");
+        assert_eq!(report.verdict, Verdict::Agrees, "{report:?}");
+        assert!(report.calls.iter().all(|call| call.matched), "{report:?}");
+        assert_eq!(self.journal(run).await, before);
+        report
+    }
+
+    /// All that there is to see, newest run first: the same before and after a request that does nothing.
+    pub async fn everything(&self) -> Vec<(RunInfo, Vec<Entry>, Vec<HookInfo>)> {
+        let all = RunFilter { limit: usize::MAX, ..RunFilter::default() };
+        let mut seen = Vec::new();
+        for run in self.engine.runs(all).await.expect("runs can be listed") {
+            let journal = self.journal(&run.id).await;
+            let hooks = self.engine.hooks_of(&run.id).await.expect("hooks can be listed");
+            seen.push((run, journal, hooks));
+        }
+        seen
     }
 
     pub async fn hook(&self, name: &str) -> Result<HookInfo, Error> {

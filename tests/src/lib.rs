@@ -13,7 +13,16 @@ use std::path::PathBuf;
 
 /// The binary under test, built by cargo with this package.
 pub fn onemark_bin() -> PathBuf {
+    binary("onemark-under-test")
+}
+
+/// A host that dies at a chosen commit; see `src/bin/crash_host.rs`.
+pub fn crash_host_bin() -> PathBuf {
+    binary("crash-host")
+}
+
+fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("tests run from a file");
     let profile = test.parent().and_then(|deps| deps.parent()).expect("tests lie in target/…/deps");
-    profile.join("onemark-under-test")
+    profile.join(name)
 }

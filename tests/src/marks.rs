@@ -21,8 +21,12 @@ pub struct Mark {
 #[derive(Default)]
 struct Seen {
     marks: Vec<Mark>,
-    /// Requests for these names are counted, then kept waiting for ever.
+    /// Requests for these names are counted, then kept waiting.
     held: Vec<String>,
+    let_go: bool,
+    /// Requests that wait for an answer, now and at most.
+    unanswered: usize,
+    most_unanswered: usize,
 }
 
 /// The counting service, on a port of its own until dropped.
@@ -38,6 +42,25 @@ impl Drop for Marks {
     }
 }
 
+/// A request until it is answered or its sender is gone.
+struct Unanswered(Shared);
+
+impl Unanswered {
+    fn new(seen: Shared) -> Self {
+        seen.send_modify(|seen| {
+            seen.unanswered += 1;
+            seen.most_unanswered = seen.most_unanswered.max(seen.unanswered);
+        });
+        Self(seen)
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.send_modify(|seen| seen.unanswered -= 1);
+    }
+}
+
 type Shared = Arc<watch::Sender<Seen>>;
 
 async fn leave(
@@ -45,6 +68,7 @@ async fn leave(
     Path(name): Path<String>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> StatusCode {
+    let _unanswered = Unanswered::new(seen.clone());
     let held = seen.borrow().held.contains(&name);
     seen.send_modify(|seen| {
         seen.marks.push(Mark {
@@ -54,7 +78,7 @@ async fn leave(
         });
     });
     if held {
-        std::future::pending::<()>().await;
+        let _ = seen.subscribe().wait_for(|seen| seen.let_go).await;
     }
     StatusCode::OK
 }
@@ -81,7 +105,7 @@ impl Marks {
         self.address.to_string()
     }
 
-    /// Requests for this name are counted, then never answered.
+    /// Requests for this name are counted, then not answered, unless they are let go.
     pub fn hold(&self, name: &str) {
         self.seen.send_modify(|seen| seen.held.push(name.to_owned()));
     }
@@ -89,6 +113,16 @@ impl Marks {
     /// Requests that come from now on are answered.
     pub fn release(&self) {
         self.seen.send_modify(|seen| seen.held.clear());
+    }
+
+    /// Answers the requests that were held.
+    pub fn let_go(&self) {
+        self.seen.send_modify(|seen| (seen.let_go, seen.held) = (true, Vec::new()));
+    }
+
+    /// The most requests that waited for an answer at once.
+    pub fn most_at_once(&self) -> usize {
+        self.seen.borrow().most_unanswered
     }
 
     pub fn all(&self) -> Vec<Mark> {

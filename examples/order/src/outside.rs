@@ -17,34 +17,28 @@ pub enum OutsideError {
     #[fatal]
     Refused { status: u16, body: String },
     #[fatal]
-    Unreadable(String),
+    Malformed(String),
 }
 
 /// Sends a request that carries the key and the number of this attempt, and reads the answer.
-pub async fn post<T: DeserializeOwned>(
-    outside: &str,
-    path: &str,
-    body: &Value,
-) -> Result<T, OutsideError> {
+pub async fn post<T: DeserializeOwned>(outside: &str, path: &str, body: &Value) -> Result<T, OutsideError> {
     let info = step_info();
+    let body = body.to_string();
     let request = Request::post(format!("{outside}/{path}"))
         .header("content-type", "application/json")
+        // Without it the body is sent in chunks, which simple servers do not read.
+        .header("content-length", body.len())
         .header("idempotency-key", info.idempotency_key)
         .header("onemark-attempt", info.attempt)
-        .body(Body::from(body.to_string()))
-        .map_err(|error| OutsideError::Refused {
-            status: 400,
-            body: error.to_string(),
-        })?;
+        .body(Body::from(body))
+        .map_err(|error| OutsideError::Malformed(error.to_string()))?;
 
     let response = Client::new().send(request).await.map_err(unreachable)?;
     let status = response.status();
     let mut body = response.into_body();
     let body = body.str_contents().await.map_err(unreachable)?;
     match status.as_u16() {
-        200..=299 => {
-            serde_json::from_str(body).map_err(|error| OutsideError::Unreadable(error.to_string()))
-        }
+        200..=299 => serde_json::from_str(body).map_err(|error| OutsideError::Malformed(error.to_string())),
         status @ (429 | 500..) => Err(OutsideError::Unavailable {
             status,
             body: body.into(),
@@ -56,7 +50,7 @@ pub async fn post<T: DeserializeOwned>(
     }
 }
 
-fn unreachable(error: wstd::http::Error) -> OutsideError {
+fn unreachable(error: impl fmt::Display) -> OutsideError {
     OutsideError::Unreachable(format!("{error:#}"))
 }
 
@@ -68,7 +62,7 @@ impl fmt::Display for OutsideError {
                 write!(f, "the service is not available: {status} {body}")
             }
             Self::Refused { status, body } => write!(f, "the service refused: {status} {body}"),
-            Self::Unreadable(why) => write!(f, "the answer cannot be read: {why}"),
+            Self::Malformed(why) => write!(f, "the request or its answer is malformed: {why}"),
         }
     }
 }

@@ -5,12 +5,10 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Attribute, Error};
 
-use crate::validate::{
-    Body, Parameter, Passed, Retry, Step, StepError, Workflow, option_item, plain_name,
-};
+use crate::validate::{Body, Parameter, Passed, Retry, Step, StepError, Workflow, option_item, plain_name};
 
 /// The errors, and the item as it was written: what calls it shall not be reported as well.
-pub fn errors(errors: Error, item: TokenStream) -> TokenStream {
+pub fn errors(errors: Error, item: &TokenStream) -> TokenStream {
     let errors = errors.into_compile_error();
     quote!(#errors #item)
 }
@@ -31,7 +29,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
         &function.parameters,
         |ty| quote_spanned!(ty.span()=> |generator| generator.subschema_for::<#ty>().into()),
     );
-    let output_schema = output_schema(quote!(<#output as ::onemark_sdk::WorkflowOutput>::Value));
+    let output_schema = output_schema(&quote!(<#output as ::onemark_sdk::WorkflowOutput>::Value));
     let token = option(token);
     let retain_ms = option(retain_ms);
     let hook = option(hook.map(|ty| quote_spanned!(ty.span()=> __onemark::schema_of::<#ty>)));
@@ -95,8 +93,8 @@ pub fn step(step: Step) -> TokenStream {
         &function.parameters,
         |ty| quote!(|generator| (&__onemark::Probe::<#ty>::new()).input(generator)),
     );
-    let error_schema = output_schema(quote!(<#output as ::onemark_sdk::StepOutput>::Error));
-    let output_schema = output_schema(quote!(<#output as ::onemark_sdk::StepOutput>::Value));
+    let error_schema = output_schema(&quote!(<#output as ::onemark_sdk::StepOutput>::Error));
+    let output_schema = output_schema(&quote!(<#output as ::onemark_sdk::StepOutput>::Value));
     let retries = option(retries);
     let timeout_ms = option(timeout_ms);
     let key = option(key.map(|key| quote!(__onemark::Cow::Borrowed(#key))));
@@ -170,10 +168,7 @@ fn body(function: &Body, callee: &Ident) -> TokenStream {
     }
 }
 
-fn input_schema(
-    parameters: &[Parameter],
-    schema: impl Fn(&syn::Type) -> TokenStream,
-) -> TokenStream {
+fn input_schema(parameters: &[Parameter], schema: impl Fn(&syn::Type) -> TokenStream) -> TokenStream {
     let properties = parameters.iter().map(|Parameter { name, owned, .. }| {
         let key = plain_name(name);
         let schema = schema(owned);
@@ -189,7 +184,7 @@ fn input_schema(
     }}
 }
 
-fn output_schema(ty: TokenStream) -> TokenStream {
+fn output_schema(ty: &TokenStream) -> TokenStream {
     quote! {{
         #[allow(unused_imports, reason = "which one is used depends on the result type")]
         use __onemark::{HasNoSchema as _, HasSchema as _};

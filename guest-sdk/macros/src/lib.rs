@@ -29,8 +29,7 @@ pub fn workflow(options: TokenStream, item: TokenStream) -> TokenStream {
     let code = parse::function(options.into(), item.clone())
         .and_then(validate::workflow)
         .map(expand::workflow);
-    code.unwrap_or_else(|error| expand::errors(error, item))
-        .into()
+    code.unwrap_or_else(|error| expand::errors(error, &item)).into()
 }
 
 /// Makes an `async fn` a step: work that runs in a sandbox of its own, and whose result is saved once.
@@ -55,8 +54,7 @@ pub fn step(options: TokenStream, item: TokenStream) -> TokenStream {
     let code = parse::function(options.into(), item.clone())
         .and_then(validate::step)
         .map(expand::step);
-    code.unwrap_or_else(|error| expand::errors(error, item))
-        .into()
+    code.unwrap_or_else(|error| expand::errors(error, &item)).into()
 }
 
 /// Makes an enum or a struct the error type of steps.
@@ -76,6 +74,5 @@ pub fn step_error(item: TokenStream) -> TokenStream {
     let code = parse::error(item.into())
         .and_then(validate::error)
         .map(expand::error);
-    code.unwrap_or_else(|error| error.into_compile_error())
-        .into()
+    code.unwrap_or_else(syn::Error::into_compile_error).into()
 }

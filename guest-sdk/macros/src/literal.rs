@@ -20,9 +20,7 @@ fn milliseconds(text: &str) -> Option<u64> {
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         let number: u64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
-        let letters = rest
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
         let unit = match &rest[..letters] {
             "ms" => 1,
             "s" => 1_000,

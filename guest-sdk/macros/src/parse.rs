@@ -7,12 +7,12 @@ use syn::{DeriveInput, Ident, ItemFn, Lit, Result, Token, Type, parenthesized, t
 
 /// `#[step(options)] item`
 pub struct Function {
-    pub options: Vec<Option_>,
+    pub options: Vec<Setting>,
     pub item: ItemFn,
 }
 
 /// `name`, `name = value` or `name(options)`
-pub struct Option_ {
+pub struct Setting {
     pub name: Ident,
     pub value: Value,
 }
@@ -21,12 +21,12 @@ pub enum Value {
     None,
     Literal(Lit),
     Type(Box<Type>),
-    Options(Vec<Option_>),
+    Settings(Vec<Setting>),
 }
 
 pub fn function(options: TokenStream, item: TokenStream) -> Result<Function> {
     Ok(Function {
-        options: syn::parse2::<Options>(options)?.0,
+        options: syn::parse2::<Settings>(options)?.0,
         item: syn::parse2(item)?,
     })
 }
@@ -35,9 +35,9 @@ pub fn error(item: TokenStream) -> Result<DeriveInput> {
     syn::parse2(item)
 }
 
-struct Options(Vec<Option_>);
+struct Settings(Vec<Setting>);
 
-impl Parse for Options {
+impl Parse for Settings {
     fn parse(input: ParseStream) -> Result<Self> {
         Ok(Self(
             Punctuated::<_, Token![,]>::parse_terminated(input)?
@@ -47,7 +47,7 @@ impl Parse for Options {
     }
 }
 
-impl Parse for Option_ {
+impl Parse for Setting {
     fn parse(input: ParseStream) -> Result<Self> {
         Ok(Self {
             name: input.parse()?,
@@ -61,7 +61,7 @@ impl Parse for Value {
         if input.peek(token::Paren) {
             let options;
             parenthesized!(options in input);
-            return Ok(Self::Options(options.parse::<Options>()?.0));
+            return Ok(Self::Settings(options.parse::<Settings>()?.0));
         }
         if input.parse::<Option<Token![=]>>()?.is_none() {
             return Ok(Self::None);

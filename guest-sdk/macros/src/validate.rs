@@ -4,13 +4,12 @@ use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Data, DeriveInput, Error, Expr, ExprLit, Fields, FnArg, GenericArgument, Ident,
-    ItemFn, Lit, LitStr, Member, Meta, Pat, PathArguments, Result, ReturnType, Type, TypeReference,
-    parse_quote,
+    Attribute, Data, DeriveInput, Error, Expr, ExprLit, Fields, FnArg, GenericArgument, Ident, ItemFn, Lit,
+    LitStr, Member, Meta, Pat, PathArguments, Result, ReturnType, Type, TypeReference, parse_quote,
 };
 
 use crate::literal;
-use crate::parse::{Function, Option_, Value};
+use crate::parse::{Function, Setting, Value};
 
 pub struct Workflow {
     pub function: Body,
@@ -130,34 +129,28 @@ pub fn step(Function { options, item }: Function) -> Result<Step> {
 }
 
 /// Options by name, each at most once.
-struct Found(Vec<Option_>);
+struct Found(Vec<Setting>);
 
 /// Options of steps that belong to later versions, so that their names mean nothing else meanwhile.
 const RESERVED: [&str; 3] = ["on_exhausted", "key_ttl", "at_most_once"];
 
 impl Found {
-    fn new(errors: &mut Errors, what: &str, options: Vec<Option_>, names: &[&str]) -> Self {
-        let mut found: Vec<Option_> = Vec::new();
+    fn new(errors: &mut Errors, what: &str, options: Vec<Setting>, names: &[&str]) -> Self {
+        let mut found: Vec<Setting> = Vec::new();
         for option in options {
             let name = option.name.to_string();
             if found.iter().any(|other| other.name == name) {
-                errors.push(Error::new(
-                    option.name.span(),
-                    format!("`{name}` is given twice"),
-                ));
+                errors.push(Error::new(option.name.span(), format!("`{name}` is given twice")));
             } else if names.contains(&&*name) {
                 found.push(option);
             } else {
-                errors.push(Error::new(
-                    option.name.span(),
-                    unknown_option(what, &name, names),
-                ));
+                errors.push(Error::new(option.name.span(), unknown_option(what, &name, names)));
             }
         }
         Self(found)
     }
 
-    fn take(&mut self, name: &str) -> Option<Option_> {
+    fn take(&mut self, name: &str) -> Option<Setting> {
         let index = self.0.iter().position(|option| option.name == name)?;
         Some(self.0.swap_remove(index))
     }
@@ -181,30 +174,28 @@ fn unknown_option(what: &str, name: &str, names: &[&str]) -> String {
     format!("a {what} has no option `{name}`; it has {names}")
 }
 
-fn text(option: &Option_) -> Result<LitStr> {
+fn text(option: &Setting) -> Result<LitStr> {
     match &option.value {
         Value::Literal(Lit::Str(text)) => Ok(text.clone()),
         _ => Err(wrong_value(option, "= \"…\"")),
     }
 }
 
-fn duration(option: &Option_) -> Result<u64> {
+fn duration(option: &Setting) -> Result<u64> {
     match &option.value {
         Value::Literal(Lit::Str(text)) => literal::duration(text),
         _ => Err(wrong_value(option, "= \"500ms\"")),
     }
 }
 
-fn count(option: &Option_) -> Result<u32> {
+fn count(option: &Setting) -> Result<u32> {
     match &option.value {
-        Value::Literal(Lit::Int(number)) => number
-            .base10_parse()
-            .map_err(|_| wrong_value(option, "= 3")),
+        Value::Literal(Lit::Int(number)) => number.base10_parse().map_err(|_| wrong_value(option, "= 3")),
         _ => Err(wrong_value(option, "= 3")),
     }
 }
 
-fn factor(option: &Option_) -> Result<f64> {
+fn factor(option: &Setting) -> Result<f64> {
     let factor = match &option.value {
         Value::Literal(Lit::Int(number)) => number.base10_parse(),
         Value::Literal(Lit::Float(number)) => number.base10_parse(),
@@ -216,24 +207,24 @@ fn factor(option: &Option_) -> Result<f64> {
     Ok(factor)
 }
 
-fn payload_type(option: Option_) -> Result<Type> {
+fn payload_type(option: Setting) -> Result<Type> {
     match option.value {
         Value::Type(ty) => Ok(*ty),
         _ => Err(wrong_value(&option, "= PayloadType")),
     }
 }
 
-fn wrong_value(option: &Option_, example: &str) -> Error {
+fn wrong_value(option: &Setting, example: &str) -> Error {
     let message = format!("write `{} {example}`", option.name);
     match &option.value {
         Value::Literal(literal) => Error::new_spanned(literal, message),
         Value::Type(ty) => Error::new_spanned(ty, message),
-        Value::None | Value::Options(_) => Error::new_spanned(&option.name, message),
+        Value::None | Value::Settings(_) => Error::new_spanned(&option.name, message),
     }
 }
 
-fn backoff(errors: &mut Errors, option: Option_) -> Backoff {
-    let Value::Options(options) = option.value else {
+fn backoff(errors: &mut Errors, option: Setting) -> Backoff {
+    let Value::Settings(options) = option.value else {
         let initial_ms = errors.keep(duration(&option));
         return Backoff {
             initial_ms,
@@ -246,9 +237,7 @@ fn backoff(errors: &mut Errors, option: Option_) -> Backoff {
             .take("initial")
             .and_then(|initial| errors.keep(duration(&initial))),
         factor: found.take("factor").and_then(|it| errors.keep(factor(&it))),
-        max_ms: found
-            .take("max")
-            .and_then(|max| errors.keep(duration(&max))),
+        max_ms: found.take("max").and_then(|max| errors.keep(duration(&max))),
     }
 }
 
@@ -273,7 +262,9 @@ fn body(errors: &mut Errors, what: &str, item: ItemFn, name: Option<&LitStr>) ->
     if let Some(generic) = signature.generics.params.first() {
         errors.push(Error::new_spanned(
             generic,
-            format!("a {what} has no generic parameters: the host calls it with JSON, so its types are fixed"),
+            format!(
+                "a {what} has no generic parameters: the host calls it with JSON, so its types are fixed"
+            ),
         ));
     }
     if let Some(clause) = &signature.generics.where_clause {
@@ -291,10 +282,7 @@ fn body(errors: &mut Errors, what: &str, item: ItemFn, name: Option<&LitStr>) ->
     .into_iter()
     .flatten()
     {
-        errors.push(Error::new(
-            qualifier,
-            format!("a {what} is a plain `async fn`"),
-        ));
+        errors.push(Error::new(qualifier, format!("a {what} is a plain `async fn`")));
     }
     let output = match &signature.output {
         ReturnType::Type(_, output) => Some((**output).clone()),
@@ -337,19 +325,15 @@ fn parameter(what: &str, input: &FnArg) -> Result<Parameter> {
     let input = match input {
         FnArg::Typed(input) => input,
         FnArg::Receiver(receiver) => {
-            let message = format!(
-                "a {what} is a free function: hand what it needs of `self` over as arguments"
-            );
+            let message =
+                format!("a {what} is a free function: hand what it needs of `self` over as arguments");
             return Err(Error::new_spanned(receiver, message));
         }
     };
     let name = match &*input.pat {
-        Pat::Ident(pattern) if pattern.by_ref.is_none() && pattern.subpat.is_none() => {
-            pattern.ident.clone()
-        }
+        Pat::Ident(pattern) if pattern.by_ref.is_none() && pattern.subpat.is_none() => pattern.ident.clone(),
         pattern => {
-            let message =
-                format!("a parameter of a {what} is a plain name: it is the key in the input");
+            let message = format!("a parameter of a {what} is a plain name: it is the key in the input");
             return Err(Error::new_spanned(pattern, message));
         }
     };
@@ -370,11 +354,7 @@ fn owned(ty: &Type) -> Result<(Type, Passed)> {
     if let Some(Type::Reference(reference)) = option_item(ty) {
         let owned = referent(reference)?;
         let unsized_ = matches!(&*reference.elem, Type::Slice(_)) || is_str(&reference.elem);
-        let passed = if unsized_ {
-            Passed::AsDeref
-        } else {
-            Passed::AsRef
-        };
+        let passed = if unsized_ { Passed::AsDeref } else { Passed::AsRef };
         return Ok((parse_quote!(::core::option::Option<#owned>), passed));
     }
     fixed(ty)?;
@@ -419,23 +399,19 @@ fn fixed(ty: &Type) -> Result<()> {
             ty,
             "the host calls this with JSON, so its types are fixed: name one",
         )),
-        Type::Path(path) => {
-            path.path
-                .segments
-                .iter()
-                .try_for_each(|segment| match &segment.arguments {
-                    PathArguments::AngleBracketed(arguments) => {
-                        arguments
-                            .args
-                            .iter()
-                            .try_for_each(|argument| match argument {
-                                GenericArgument::Type(ty) => fixed(ty),
-                                _ => Ok(()),
-                            })
-                    }
-                    _ => Ok(()),
-                })
-        }
+        Type::Path(path) => path
+            .path
+            .segments
+            .iter()
+            .try_for_each(|segment| match &segment.arguments {
+                PathArguments::AngleBracketed(arguments) => {
+                    arguments.args.iter().try_for_each(|argument| match argument {
+                        GenericArgument::Type(ty) => fixed(ty),
+                        _ => Ok(()),
+                    })
+                }
+                _ => Ok(()),
+            }),
         Type::Tuple(tuple) => tuple.elems.iter().try_for_each(fixed),
         Type::Array(array) => fixed(&array.elem),
         Type::Slice(slice) => fixed(&slice.elem),
@@ -473,8 +449,7 @@ fn description(attributes: &[Attribute]) -> String {
         .filter_map(|attribute| match &attribute.meta {
             Meta::NameValue(doc) if doc.path.is_ident("doc") => match &doc.value {
                 Expr::Lit(ExprLit {
-                    lit: Lit::Str(line),
-                    ..
+                    lit: Lit::Str(line), ..
                 }) => Some(line.value().trim().to_owned()),
                 _ => None,
             },
@@ -514,15 +489,11 @@ pub fn error(item: DeriveInput) -> Result<StepError> {
     }
     let cases = match &item.data {
         Data::Struct(data) => errors
-            .keep(case(quote!(Self), &data.fields, &item.attrs))
+            .keep(case(&quote!(Self), &data.fields, &item.attrs))
             .into_iter()
             .collect(),
         Data::Enum(data) => {
-            if let Some(attribute) = item
-                .attrs
-                .iter()
-                .find(|attribute| is_retry_attribute(attribute))
-            {
+            if let Some(attribute) = item.attrs.iter().find(|attribute| is_retry_attribute(attribute)) {
                 let message = "this says what to do after one variant: put it on the variant";
                 errors.push(Error::new_spanned(attribute, message));
             }
@@ -530,7 +501,7 @@ pub fn error(item: DeriveInput) -> Result<StepError> {
                 .iter()
                 .filter_map(|variant| {
                     let name = &variant.ident;
-                    errors.keep(case(quote!(Self::#name), &variant.fields, &variant.attrs))
+                    errors.keep(case(&quote!(Self::#name), &variant.fields, &variant.attrs))
                 })
                 .collect()
         }
@@ -555,7 +526,7 @@ fn is_retry_attribute(attribute: &Attribute) -> bool {
         .any(|name| attribute.path().is_ident(name))
 }
 
-fn case(path: TokenStream, fields: &Fields, attributes: &[Attribute]) -> Result<Case> {
+fn case(path: &TokenStream, fields: &Fields, attributes: &[Attribute]) -> Result<Case> {
     let mut attributes = attributes
         .iter()
         .filter(|attribute| is_retry_attribute(attribute));

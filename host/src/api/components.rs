@@ -42,7 +42,9 @@ pub async fn list(State(engine): State<Engine>) -> Result<Json<Components>> {
         deployed_at: deployment.deployed_at,
         manifest: RawValue::from_string(deployment.manifest.to_string()).ok(),
     });
-    Ok(Json(Components { components: components.collect() }))
+    Ok(Json(Components {
+        components: components.collect(),
+    }))
 }
 
 #[derive(Serialize)]
@@ -52,5 +54,7 @@ pub struct Workflows {
 
 /// `GET /v1/workflows`
 pub async fn workflows(State(engine): State<Engine>) -> Result<Json<Workflows>> {
-    Ok(Json(Workflows { workflows: engine.workflows().await? }))
+    Ok(Json(Workflows {
+        workflows: engine.workflows().await?,
+    }))
 }

@@ -27,11 +27,20 @@ pub struct ApiError {
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), hint: None, details: Map::new() }
+        Self {
+            status,
+            code,
+            message: message.into(),
+            hint: None,
+            details: Map::new(),
+        }
     }
 
     fn hint(self, hint: &'static str) -> Self {
-        Self { hint: Some(hint), ..self }
+        Self {
+            hint: Some(hint),
+            ..self
+        }
     }
 
     fn detail(mut self, name: &str, value: impl serde::Serialize) -> Self {
@@ -92,7 +101,7 @@ impl From<Error> for ApiError {
         match error {
             Error::UnknownWorkflow(workflow) => new(S::NOT_FOUND, "unknown_workflow")
                 .detail("workflow", workflow)
-                .hint("`GET /v1/workflows` lists what can be started; deploy components first"),
+                .hint("`GET /v1/workflows` lists what is deployed; `onemark deploy` adds to it"),
             Error::AmbiguousWorkflow { candidates, .. } => new(S::CONFLICT, "workflow_ambiguous")
                 .detail("candidates", candidates)
                 .hint("name the workflow as `deployment/workflow`"),
@@ -104,16 +113,14 @@ impl From<Error> for ApiError {
             Error::RetentionTooLong { limit_ms, .. } => {
                 new(S::UNPROCESSABLE_ENTITY, "retention_too_long").detail("limit_ms", limit_ms)
             }
-            Error::TooLarge { limit, .. } => {
-                new(S::PAYLOAD_TOO_LARGE, "too_large").detail("limit", limit)
-            }
+            Error::TooLarge { limit, .. } => new(S::PAYLOAD_TOO_LARGE, "too_large").detail("limit", limit),
 
             Error::HookConflict { token, owner } => new(S::CONFLICT, "hook_conflict")
                 .detail("token", token)
                 .detail("conflicting_run_id", owner.run)
                 .detail("status", owner.status)
                 .detail("workflow", owner.workflow)
-                .hint("deliver to the run that holds it: `POST /v1/hooks/{token}`"),
+                .hint("deliver to the run that holds it: `POST /v1/hooks/{token}`, `onemark deliver`"),
             Error::RunIdConflict(run) => new(S::CONFLICT, "run_id_conflict").detail("run_id", run),
             Error::KeyConflict => new(S::CONFLICT, "key_conflict")
                 .hint("a key belongs to one request; use a new one for another"),
@@ -152,8 +159,7 @@ impl From<LoadError> for ApiError {
         let message = error.to_string();
         let code = match error {
             LoadError::TooLarge { limit, .. } => {
-                return Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-                    .detail("limit", limit);
+                return Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).detail("limit", limit);
             }
             LoadError::CoreModule => "core_module",
             LoadError::NotWasm(_) => "not_a_component",

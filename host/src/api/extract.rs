@@ -24,7 +24,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
         let mut json = serde_json::Deserializer::from_str(&text);
         let value = serde_path_to_error::deserialize(&mut json)
             .map_err(|error| ApiError::invalid_request(error.to_string()))?;
-        json.end().map_err(|error| ApiError::invalid_request(error.to_string()))?;
+        json.end()
+            .map_err(|error| ApiError::invalid_request(error.to_string()))?;
         Ok(Self(value))
     }
 }
@@ -55,7 +56,12 @@ impl<S: Send + Sync> FromRequest<S> for ComponentBytes {
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
         let named = request.headers().contains_key(CONTENT_TYPE);
-        if named && !has_type(request.headers(), &["application/wasm", "application/octet-stream"]) {
+        if named
+            && !has_type(
+                request.headers(),
+                &["application/wasm", "application/octet-stream"],
+            )
+        {
             return Err(ApiError::expects_component());
         }
         Ok(Self(Bytes::from_request(request, state).await?))
@@ -63,7 +69,10 @@ impl<S: Send + Sync> FromRequest<S> for ComponentBytes {
 }
 
 fn has_type(headers: &HeaderMap, types: &[&str]) -> bool {
-    let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let text = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let essence = text.split(';').next().unwrap_or_default().trim();
     types.iter().any(|wanted| essence.eq_ignore_ascii_case(wanted))
 }

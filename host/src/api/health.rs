@@ -20,6 +20,11 @@ pub async fn readyz(State(engine): State<Engine>) -> Result<Json<Value>> {
     if let Ok(failure) = tokio::time::timeout(Duration::ZERO, engine.failed()).await {
         return Err(ApiError::not_ready(&failure));
     }
-    engine.runs(RunFilter { limit: 1, ..Default::default() }).await?;
+    engine
+        .runs(RunFilter {
+            limit: 1,
+            ..Default::default()
+        })
+        .await?;
     Ok(Json(json!({ "status": "ok" })))
 }

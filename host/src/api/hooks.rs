@@ -23,7 +23,11 @@ pub async fn deliver(
     JsonText(payload): JsonText,
 ) -> Result<(StatusCode, Json<DeliveryReceipt>)> {
     let token = HookToken::new(token)?;
-    let request = DeliverRequest { token, payload: payload.into(), key };
+    let request = DeliverRequest {
+        token,
+        payload: payload.into(),
+        key,
+    };
     Ok((StatusCode::ACCEPTED, Json(engine.deliver(request).await?)))
 }
 

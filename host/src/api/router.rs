@@ -23,7 +23,10 @@ pub fn router(engine: Engine) -> Router {
         .route("/v1/runs/{id}/journal", get(runs::journal))
         .route("/v1/runs/{id}/result", get(runs::result))
         .route("/v1/runs/{id}/upgrade", post(runs::upgrade))
-        .route("/v1/hooks/{token}", get(hooks::show).post(hooks::deliver).delete(hooks::dispose))
+        .route(
+            "/v1/hooks/{token}",
+            get(hooks::show).post(hooks::deliver).delete(hooks::dispose),
+        )
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES));
@@ -35,8 +38,6 @@ pub fn router(engine: Engine) -> Router {
 
     json.merge(components)
         .fallback(async |uri: Uri| ApiError::unknown_route(&uri))
-        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            ApiError::wrong_method(&method, &uri)
-        })
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| ApiError::wrong_method(&method, &uri))
         .with_state(engine)
 }

@@ -92,7 +92,9 @@ const MAX_PAGE: usize = 1_000;
 fn page_size(asked: Option<usize>) -> Result<usize> {
     match asked.unwrap_or(PAGE) {
         limit @ 1..=MAX_PAGE => Ok(limit),
-        limit => Err(ApiError::invalid_request(format!("limit is {limit}; use 1 to {MAX_PAGE}"))),
+        limit => Err(ApiError::invalid_request(format!(
+            "limit is {limit}; use 1 to {MAX_PAGE}"
+        ))),
     }
 }
 
@@ -113,10 +115,7 @@ pub struct RunList {
 }
 
 /// `GET /v1/runs`: newest first.
-pub async fn list(
-    State(engine): State<Engine>,
-    Query(query): Query<ListQuery>,
-) -> Result<Json<RunList>> {
+pub async fn list(State(engine): State<Engine>, Query(query): Query<ListQuery>) -> Result<Json<RunList>> {
     let limit = page_size(query.limit)?;
     let filter = RunFilter {
         status: query.status,
@@ -173,11 +172,17 @@ struct EntryView {
 
 impl From<Entry> for EntryView {
     fn from(entry: Entry) -> Self {
-        let body = entry.body.and_then(|body| {
-            RawValue::from_string(body.text_or_null().to_owned()).ok()
-        });
+        let body = entry
+            .body
+            .and_then(|body| RawValue::from_string(body.text_or_null().to_owned()).ok());
         let event = entry.event.name();
-        Self { seq: entry.seq, at: entry.at, event, fields: fields(&entry.event), body }
+        Self {
+            seq: entry.seq,
+            at: entry.at,
+            event,
+            fields: fields(&entry.event),
+            body,
+        }
     }
 }
 
@@ -224,7 +229,10 @@ pub async fn result(
     Query(query): Query<ResultQuery>,
 ) -> Result<Json<RunResult>> {
     if query.wait > MAX_WAIT {
-        let text = format!("wait is at most {} s; ask again to wait longer", MAX_WAIT.as_secs());
+        let text = format!(
+            "wait is at most {} s; ask again to wait longer",
+            MAX_WAIT.as_secs()
+        );
         return Err(ApiError::invalid_request(text));
     }
     Ok(Json(engine.result(&RunId::new(id)?, query.wait).await?))
@@ -250,7 +258,9 @@ pub async fn upgrade(
         Err(_) => {
             let mut deployments = engine.deployments().await?.into_iter();
             let named = deployments.find(|deployment| deployment.name == body.component);
-            named.ok_or_else(|| ApiError::unknown_deployment(&body.component))?.digest
+            named
+                .ok_or_else(|| ApiError::unknown_deployment(&body.component))?
+                .digest
         }
     };
     Ok(Json(engine.upgrade(&RunId::new(id)?, digest).await?))

@@ -27,16 +27,23 @@ pub enum BindError {
 /// # Errors
 /// When the address is of another kind, or in use.
 pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
-    let wrong = |source| BindError::Address { address: address.to_owned(), source };
+    let wrong = |source| BindError::Address {
+        address: address.to_owned(),
+        source,
+    };
     let mut found = lookup_host(address).await.map_err(wrong)?;
-    let address = found.next().ok_or_else(|| wrong(io::ErrorKind::NotFound.into()))?;
+    let address = found
+        .next()
+        .ok_or_else(|| wrong(io::ErrorKind::NotFound.into()))?;
     if !address.ip().is_loopback() {
         return Err(BindError::NotLoopback(address));
     }
-    TcpListener::bind(address).await.map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => BindError::InUse(address),
-        _ => BindError::Io { address, source },
-    })
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => BindError::InUse(address),
+            _ => BindError::Io { address, source },
+        })
 }
 
 /// Serves the API of an engine until `shutdown` returns and the requests in flight are answered.
@@ -54,5 +61,7 @@ pub async fn serve(
             tracing::debug!(%error, "a connection keeps its delay");
         }
     });
-    axum::serve(listener, router(engine)).with_graceful_shutdown(shutdown).await
+    axum::serve(listener, router(engine))
+        .with_graceful_shutdown(shutdown)
+        .await
 }

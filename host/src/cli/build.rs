@@ -23,8 +23,16 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let Args { folder, features, target_dir } = args;
-    let options = BuildOptions { target_dir, features, quiet: false };
+    let Args {
+        folder,
+        features,
+        target_dir,
+    } = args;
+    let options = BuildOptions {
+        target_dir,
+        features,
+        quiet: false,
+    };
     let built = tokio::task::spawn_blocking(move || build_component(&folder, &options));
     let path = built.await.context("the build was cut off")??;
     let bytes = tokio::fs::read(&path).await;

@@ -49,13 +49,17 @@ impl ClientError {
         }
     }
 
-    pub fn code(&self) -> Option<&str> {
+    /// For programs.
+    pub fn code(&self) -> &str {
         match self {
-            Self::Refused(refusal) => Some(&refusal.code),
-            _ => None,
+            Self::NoServer(_) => "no_server",
+            Self::Refused(refusal) => &refusal.code,
+            Self::Foreign { .. } => "foreign_server",
+            Self::Broken { .. } => "connection_broken",
         }
     }
 
+    /// The server's answer as it came.
     pub fn document(&self) -> Option<&str> {
         match self {
             Self::Refused(refusal) => Some(&refusal.document),
@@ -75,8 +79,10 @@ impl Answer {
     /// # Errors
     /// When the answer is not what this version of the API gives.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        serde_json::from_str(&self.text)
-            .map_err(|_| ClientError::Foreign { url: self.url.clone(), status: self.status })
+        serde_json::from_str(&self.text).map_err(|_| ClientError::Foreign {
+            url: self.url.clone(),
+            status: self.status,
+        })
     }
 }
 
@@ -89,8 +95,13 @@ impl Client {
             bail!("`{url}` is no URL of a server; write for example `http://127.0.0.1:7070`");
         }
         // The server is on this machine: a proxy would not find it.
-        let http = reqwest::Client::builder().no_proxy().connect_timeout(Duration::from_secs(5));
-        Ok(Self { http: http.build()?, base })
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .connect_timeout(Duration::from_secs(5));
+        Ok(Self {
+            http: http.build()?,
+            base,
+        })
     }
 
     /// # Errors
@@ -127,7 +138,9 @@ impl Client {
         path: &[&str],
         bytes: Vec<u8>,
     ) -> anyhow::Result<Answer> {
-        let request = self.request(method, path)?.header(CONTENT_TYPE, "application/wasm");
+        let request = self
+            .request(method, path)?
+            .header(CONTENT_TYPE, "application/wasm");
         Ok(self.send(request.body(bytes)).await?)
     }
 
@@ -153,20 +166,37 @@ impl Client {
         let url = self.base.clone();
         let broken = |source: reqwest::Error| match source.is_connect() {
             true => ClientError::NoServer(self.base.clone()),
-            false => ClientError::Broken { url: self.base.clone(), source },
+            false => ClientError::Broken {
+                url: self.base.clone(),
+                source,
+            },
         };
         let response = request.send().await.map_err(broken)?;
         let status = response.status();
         let text = response.text().await.map_err(broken)?;
         if status.is_success() {
-            return Ok(Answer { text, url, status: status.as_u16() });
+            return Ok(Answer {
+                text,
+                url,
+                status: status.as_u16(),
+            });
         }
         match serde_json::from_str::<ErrorDocument>(&text) {
-            Ok(ErrorDocument { error: ErrorBody { code, message, hint } }) => {
-                let refusal = Refusal { code, message, hint, document: text };
+            Ok(ErrorDocument {
+                error: ErrorBody { code, message, hint },
+            }) => {
+                let refusal = Refusal {
+                    code,
+                    message,
+                    hint,
+                    document: text,
+                };
                 Err(ClientError::Refused(Box::new(refusal)))
             }
-            Err(_) => Err(ClientError::Foreign { url, status: status.as_u16() }),
+            Err(_) => Err(ClientError::Foreign {
+                url,
+                status: status.as_u16(),
+            }),
         }
     }
 }

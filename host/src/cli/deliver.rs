@@ -26,7 +26,10 @@ struct Receipt {
 
 pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let path = ["v1", "hooks", &args.token];
-    let answer = global.client()?.post(&path, args.payload, args.key.as_deref()).await?;
+    let answer = global
+        .client()?
+        .post(&path, args.payload, args.key.as_deref())
+        .await?;
     if global.json() {
         output::print(&answer.text)?;
     } else {

@@ -40,7 +40,10 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let name = match args.name {
         Some(name) => name,
         None => {
-            let stem = args.file.file_stem().context("the file has no name; give one with `--name`")?;
+            let stem = args
+                .file
+                .file_stem()
+                .context("the file has no name; give one with `--name`")?;
             stem.to_string_lossy().into_owned()
         }
     };
@@ -50,8 +53,16 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         output::print(&answer.text)?;
         return Ok(Exit::Done.into());
     }
-    let Receipt { name, digest, manifest } = answer.read()?;
-    let workflows: Vec<_> = manifest.workflows.into_iter().map(|workflow| workflow.name).collect();
+    let Receipt {
+        name,
+        digest,
+        manifest,
+    } = answer.read()?;
+    let workflows: Vec<_> = manifest
+        .workflows
+        .into_iter()
+        .map(|workflow| workflow.name)
+        .collect();
     output::print_facts(&[
         ("deployed", name),
         ("digest", digest),

@@ -55,11 +55,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 }
 
 /// Every entry of a run from `from` on.
-pub async fn entries<T: DeserializeOwned>(
-    client: &Client,
-    run: &str,
-    from: Seq,
-) -> anyhow::Result<Vec<T>> {
+pub async fn entries<T: DeserializeOwned>(client: &Client, run: &str, from: Seq) -> anyhow::Result<Vec<T>> {
     let mut all = Vec::new();
     let mut next = Some(from);
     while let Some(from) = next {
@@ -84,7 +80,10 @@ pub fn table(entries: &[Entry]) -> Rows {
             entry.seq.to_string(),
             format!("+{}.{:03} s", passed / 1000, passed % 1000),
             entry.event.clone(),
-            entry.fields.get("call").map_or_else(String::new, Value::to_string),
+            entry
+                .fields
+                .get("call")
+                .map_or_else(String::new, Value::to_string),
             names.what(entry),
             json(entry.body.as_deref()),
         ]);
@@ -103,7 +102,12 @@ impl Names {
     fn learn(&mut self, entry: &Entry) {
         let token = |fields: &Value| fields["token"].as_str().map(str::to_owned);
         if entry.event == "started" {
-            let hooks = entry.fields.get("hooks").and_then(Value::as_array).into_iter().flatten();
+            let hooks = entry
+                .fields
+                .get("hooks")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
             self.hooks.extend((0..).zip(hooks.filter_map(token)));
         }
         if let (Some(call), Some(step)) = (entry.number("call"), entry.text("step")) {
@@ -118,22 +122,39 @@ impl Names {
     fn what(&self, entry: &Entry) -> String {
         let mut words: Vec<String> = Vec::new();
         words.extend(entry.text("workflow").map(str::to_owned));
-        words.extend(entry.number("call").and_then(|call| self.steps.get(&call)).cloned());
-        words.extend(entry.number("attempt").map(|attempt| format!("attempt {attempt}")));
-        words.extend(entry.number("retry_at").map(|at| format!("again at {}", time(at))));
+        words.extend(
+            entry
+                .number("call")
+                .and_then(|call| self.steps.get(&call))
+                .cloned(),
+        );
+        words.extend(
+            entry
+                .number("attempt")
+                .map(|attempt| format!("attempt {attempt}")),
+        );
+        words.extend(
+            entry
+                .number("retry_at")
+                .map(|at| format!("again at {}", time(at))),
+        );
         words.extend(entry.number("due").map(|at| format!("due {}", time(at))));
+        words.extend(entry.number("count").map(|count| format!("{count} of")));
         match entry.number("hook").and_then(|hook| self.hooks.get(&hook)) {
             Some(token) => words.push(token.clone()),
             None => words.extend(entry.text("token").map(str::to_owned)),
         }
-        words.extend(entry.number("count").map(|count| format!("{count} taken")));
         if entry.event == "started" {
             let mut hooks: Vec<_> = self.hooks.iter().collect();
             hooks.sort();
             words.extend(hooks.into_iter().map(|(_, token)| token.clone()));
         }
         if entry.event == "upgraded" {
-            words.extend(entry.text("component").map(|digest| digest.chars().take(12).collect()));
+            words.extend(
+                entry
+                    .text("component")
+                    .map(|digest| digest.chars().take(12).collect()),
+            );
         }
         words.join(" ")
     }

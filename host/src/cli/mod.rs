@@ -19,6 +19,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use serde_json::json;
 
 use crate::api::BindError;
 use client::{Client, ClientError};
@@ -112,7 +113,7 @@ pub async fn main() -> ExitCode {
         Command::Hooks(command) => hooks::run(command, &global).await,
         Command::Journal(args) => journal::run(args, &global).await,
         Command::Replay(args) => replay::run(args, &global).await,
-        Command::Bench(args) => bench::run(args).await,
+        Command::Bench(args) => bench::run(args, &global).await,
         Command::Demo(args) => demo::run(args).await,
     };
     done.unwrap_or_else(|error| report(&error, &global))
@@ -136,16 +137,17 @@ fn report(error: &anyhow::Error, global: &Global) -> ExitCode {
     if let Some(hint) = hint {
         output::hint(hint);
     }
+    let code = refused.map_or("failed", ClientError::code);
     if global.json() {
         let document = match refused.and_then(ClientError::document) {
             Some(document) => document.to_owned(),
-            None => serde_json::json!({ "error": { "message": format!("{error:#}") } }).to_string(),
+            None => json!({ "error": { "code": code, "message": format!("{error:#}") } }).to_string(),
         };
         // There is nobody left to tell that this failed.
         let _ = output::print(&document);
     }
-    match refused.and_then(ClientError::code) {
-        Some("hook_conflict") => Exit::HookConflict.into(),
+    match code {
+        "hook_conflict" => Exit::HookConflict.into(),
         _ => Exit::Error.into(),
     }
 }

@@ -66,9 +66,14 @@ impl Rows {
         }
         let width = terminal_size::terminal_size();
         if let Some((terminal_size::Width(width), _)) = width {
-            table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+            table
+                .set_width(width)
+                .set_content_arrangement(ContentArrangement::Dynamic);
         }
-        Self { table, fitted: width.is_some() }
+        Self {
+            table,
+            fitted: width.is_some(),
+        }
     }
 
     pub fn add<const N: usize>(&mut self, cells: [String; N]) {

@@ -40,8 +40,15 @@ struct Call {
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     Agrees,
-    Diverged { message: String, diff: String, source: Option<String> },
-    Trapped { message: String, frames: Vec<String> },
+    Diverged {
+        message: String,
+        diff: String,
+        source: Option<String>,
+    },
+    Trapped {
+        message: String,
+        frames: Vec<String>,
+    },
     Corrupt(String),
 }
 
@@ -51,7 +58,10 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         None => Vec::new(),
     };
     let path = ["v1", "runs", &args.run, "replay"];
-    let answer = global.client()?.send_component(Method::POST, &path, component).await?;
+    let answer = global
+        .client()?
+        .send_component(Method::POST, &path, component)
+        .await?;
     let report: Report = answer.read()?;
     match global.json() {
         true => output::print(&answer.text)?,
@@ -69,7 +79,12 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
     let mut rows = Rows::new(["CALL", "ENTRY", "MATCHED", "RECORDED"]);
     for call in &report.calls {
         let matched = if call.matched { "yes" } else { "no" };
-        rows.add([call.call.to_string(), call.seq.to_string(), matched.to_owned(), call.text.clone()]);
+        rows.add([
+            call.call.to_string(),
+            call.seq.to_string(),
+            matched.to_owned(),
+            call.text.clone(),
+        ]);
     }
     rows.print()?;
     output::print("")?;
@@ -81,7 +96,11 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
     let score = format!("{score}, component {component}, {took}, no effects");
     match &report.verdict {
         Verdict::Agrees => output::print(&format!("{GOOD}agrees{GOOD:#}: {score}"))?,
-        Verdict::Diverged { message, diff, source } => {
+        Verdict::Diverged {
+            message,
+            diff,
+            source,
+        } => {
             output::print(&format!("{BAD}diverged{BAD:#}: {score}"))?;
             output::print(message)?;
             if let Some(source) = source {

@@ -198,19 +198,27 @@ pub fn tell_outcome(outcome: &Outcome) -> anyhow::Result<()> {
         ));
         return Ok(());
     }
-    let why = outcome.error.as_deref().map(|error| {
-        match serde_json::from_str::<Failure>(error.get()) {
+    let why = outcome
+        .error
+        .as_deref()
+        .map(|error| match serde_json::from_str::<Failure>(error.get()) {
             Ok(failure) => [vec![failure.message], failure.causes].concat().join(": "),
             Err(_) => error.get().to_owned(),
-        }
-    });
-    output::error(&format!("run {run} {}: {}", outcome.status, why.unwrap_or_default()));
+        });
+    output::error(&format!(
+        "run {run} {}: {}",
+        outcome.status,
+        why.unwrap_or_default()
+    ));
     Ok(())
 }
 
 async fn upgrade(id: &str, component: &str, global: &Global) -> anyhow::Result<()> {
     let body = json!({ "component": component }).to_string();
-    let answer = global.client()?.post(&["v1", "runs", id, "upgrade"], body, None).await?;
+    let answer = global
+        .client()?
+        .post(&["v1", "runs", id, "upgrade"], body, None)
+        .await?;
     if global.json() {
         output::print(&answer.text)?;
         return Ok(());

@@ -28,7 +28,12 @@ pub struct Args {
     #[arg(long)]
     ephemeral: bool,
     /// Address on this machine to serve the API at; port 0 takes any that is free
-    #[arg(long, env = "ONEMARK_LISTEN", default_value = "127.0.0.1:7070", value_name = "HOST:PORT")]
+    #[arg(
+        long,
+        env = "ONEMARK_LISTEN",
+        default_value = "127.0.0.1:7070",
+        value_name = "HOST:PORT"
+    )]
     listen: String,
     /// Server that steps may call over HTTP; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
@@ -105,9 +110,8 @@ impl Args {
             http: self.allow_http,
             ..SandboxConfig::default()
         });
-        let sandbox = sandbox.map_err(|error| {
-            anyhow::anyhow!("this machine cannot hold {instances} instances: {error:#}")
-        })?;
+        let sandbox = sandbox
+            .map_err(|error| anyhow::anyhow!("this machine cannot hold {instances} instances: {error:#}"))?;
         let config = EngineConfig {
             max_resident: self.max_resident,
             max_attempts: self.max_attempts,

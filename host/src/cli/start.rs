@@ -72,7 +72,11 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         match global.json() {
             true => output::print(&answer.text)?,
             false => {
-                output::message(if started { "started" } else { "this run exists already" });
+                output::message(if started {
+                    "started"
+                } else {
+                    "this run exists already"
+                });
                 output::print(&run_id)?;
             }
         }
@@ -84,7 +88,10 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     }
     let outcome = wait(&client, &run_id).await?;
     match global.json() {
-        true => output::print(&serde_json::to_string(&Waited { started, outcome: &outcome })?)?,
+        true => output::print(&serde_json::to_string(&Waited {
+            started,
+            outcome: &outcome,
+        })?)?,
         false => tell_outcome(&outcome)?,
     }
     Ok(match outcome.is_success() {

@@ -67,6 +67,8 @@ impl Entry {
 impl Host {
     /// Starts `onemark serve` and waits until it says where it listens.
     pub async fn start(place: &Place) -> Result<Self> {
+        // The host is on this machine: a proxy would not find it.
+        let http = reqwest::Client::builder().no_proxy().build()?;
         let log = OpenOptions::new().create(true).append(true).open(&place.log);
         let log = log.with_context(|| format!("could not open `{}`", place.log.display()))?;
         let mut child = onemark(&place.program)
@@ -79,8 +81,7 @@ impl Host {
             .spawn()
             .with_context(|| format!("could not start `{}`", place.program.display()))?;
         let stdout = child.stdout.take();
-        // From here on the process ends with this value, whatever goes wrong.
-        let api = Api { url: String::new(), http: reqwest::Client::new() };
+        let api = Api { url: String::new(), http };
         let mut host = Self { child, api };
         let stdout = stdout.context("the host's stdout is not a pipe")?;
         let line = within("the host is ready", first_line(stdout)).await?.unwrap_or_default();

@@ -1,102 +1,107 @@
 //! What the demo shows: sections, a line for each fact, and colours where a person looks.
 
-use std::io::{self, IsTerminal, Write as _};
-use std::time::Duration;
+use std::fmt::Arguments;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
 
+use anstyle::{AnsiColor, Style};
 use anyhow::Result;
-use tokio::time::MissedTickBehavior;
 
-const BOLD: &str = "1";
-const DIM: &str = "2";
-const GREEN: &str = "32";
-const RED: &str = "31";
-const CYAN: &str = "36";
+const FACT: Style = AnsiColor::Green.on_default().bold();
+const NUMBER: Style = AnsiColor::Cyan.on_default().bold();
+const TITLE: Style = Style::new().bold();
+const COMMAND: Style = Style::new().dimmed();
+const ADDED: Style = AnsiColor::Green.on_default();
+const REMOVED: Style = AnsiColor::Red.on_default();
+
+/// Lines are cut to this width where there is no terminal.
+const WIDTH: usize = 100;
 
 /// Prints to stdout.
 pub struct Screen {
-    colours: bool,
+    width: usize,
     sections: u32,
 }
 
 impl Screen {
     pub fn new() -> Self {
-        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { colours: io::stdout().is_terminal() && !no_color, sections: 0 }
-    }
-
-    fn paint(&self, style: &str, text: &str) -> String {
-        match self.colours {
-            true => format!("\x1b[{style}m{text}\x1b[0m"),
-            false => text.to_owned(),
-        }
+        let width = match terminal_size::terminal_size_of(io::stdout()) {
+            Some((terminal_size::Width(width), _)) => width.into(),
+            None => WIDTH,
+        };
+        Self { width, sections: 0 }
     }
 
     pub fn title(&self, text: &str) -> Result<()> {
-        print(&self.paint(BOLD, text))
+        print(format_args!("{TITLE}{text}{TITLE:#}"))
     }
 
     /// Begins the next numbered section.
     pub fn section(&mut self, title: &str) -> Result<()> {
         self.sections += 1;
-        let number = self.paint(CYAN, &self.sections.to_string());
-        print(&format!("\n{number} {}", self.paint(BOLD, title)))
+        let number = self.sections;
+        print(format_args!("\n{NUMBER}{number}{NUMBER:#} {TITLE}{title}{TITLE:#}"))
     }
 
     /// Something that was checked.
     pub fn fact(&self, text: &str) -> Result<()> {
-        print(&format!("  {} {text}", self.paint(GREEN, "✓")))
+        print(format_args!("  {FACT}✓{FACT:#} {text}"))
     }
 
-    /// A command or request.
+    /// A command to be run.
     pub fn command(&self, text: &str) -> Result<()> {
-        print(&format!("  {}", self.paint(DIM, &format!("$ {text}"))))
+        print(format_args!("  {COMMAND}$ {text}{COMMAND:#}"))
     }
 
-    /// A remark.
-    pub fn note(&self, text: &str) -> Result<()> {
-        print(&format!("  {}", self.paint(DIM, text)))
-    }
-
-    /// What a command printed; lines of a diff in their colours.
+    /// What a command printed: long lines are cut, those of a diff have colours.
     pub fn output(&self, text: &str) -> Result<()> {
         for line in text.trim_end().lines() {
-            let shown = match line.trim_start().chars().next() {
-                Some('+') => self.paint(GREEN, line),
-                Some('-') => self.paint(RED, line),
-                _ => line.to_owned(),
+            let style = match line.trim_start().chars().next() {
+                Some('+') => ADDED,
+                Some('-') => REMOVED,
+                _ => Style::new(),
             };
-            print(format!("    {shown}").trim_end())?;
+            let line = self.cut(line);
+            print(format_args!("    {style}{line}{style:#}"))?;
         }
         Ok(())
     }
 
+    /// As much of a line as fits beside the margin.
+    fn cut(&self, line: &str) -> String {
+        let room = self.width.saturating_sub(5);
+        match line.char_indices().nth(room) {
+            Some((end, _)) => format!("{}…", &line[..end]),
+            None => line.to_owned(),
+        }
+    }
+
     /// Shows that something is being done until it is done.
     pub async fn busy<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
-        if !(self.colours && io::stderr().is_terminal()) {
+        if !io::stderr().is_terminal() {
             return work.await;
         }
         let mut ticks = tokio::time::interval(Duration::from_millis(100));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏".chars().cycle();
-        let began = ticks.tick().await;
+        let began = Instant::now();
         let mut work = std::pin::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => {
+                    // Leaves the line as if nothing had been written.
                     eprint!("\r\x1b[2K");
                     return done;
                 }
-                now = ticks.tick() => {
+                _ = ticks.tick() => {
                     let frame = frames.next().unwrap_or(' ');
-                    let seconds = now.duration_since(began).as_secs();
-                    eprint!("\r\x1b[2K  {} {what} {}", self.paint(CYAN, &frame.to_string()),
-                        self.paint(DIM, &format!("{seconds} s")));
+                    let seconds = began.elapsed().as_secs();
+                    eprint!("\r\x1b[2K  {frame} {what} ({seconds} s)");
                 }
             }
         }
     }
 }
 
-fn print(line: &str) -> Result<()> {
-    Ok(writeln!(io::stdout().lock(), "{line}")?)
+fn print(line: Arguments<'_>) -> Result<()> {
+    Ok(writeln!(anstream::stdout().lock(), "{line}")?)
 }

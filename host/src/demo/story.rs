@@ -45,10 +45,12 @@ pub async fn tell(demo: &Demo) -> Result<()> {
     let folder = Folder::new(demo.keep)?;
     let log = folder.path().join("host.log");
     let told = act(demo, folder.path(), &log, began).await;
-    told.with_context(|| match last_lines(&log) {
-        Some(lines) => format!("the demo did not go as promised; the host logged at last:\n{lines}"),
-        None => "the demo did not go as promised".to_owned(),
-    })
+    if told.is_err()
+        && let Some(lines) = last_lines(&log)
+    {
+        eprintln!("{lines}\nThese are the last lines that the host logged.");
+    }
+    told
 }
 
 fn last_lines(log: &Path) -> Option<String> {
@@ -103,6 +105,7 @@ async fn build(screen: &mut Screen, example: &Path, folder: &Path) -> Result<Com
     let components = screen.busy("cargo builds for wasm32-wasip2", building).await??;
     let bytes = fs::metadata(&components.order)?.len();
     screen.fact(&format!("examples/order is a WebAssembly component of {} KiB", bytes / 1024))?;
+    screen.fact("so is `--features changed`, which notes one thing more before it charges")?;
     Ok(components)
 }
 
@@ -211,7 +214,8 @@ async fn send_updates(
 
     let routed = start_or_deliver(&host.api, &order(outside), &update(NOTES[2], false)).await?;
     ensure!(routed == json!({ "run_id": run_id, "started": false }), "the route answered {routed}");
-    screen.fact(&format!("the order again: 409, so its news goes to the owner; answer {routed}"))?;
+    screen.fact("with a duplicate of the order: 409 hook_conflict, so it is delivered to the owner")?;
+    screen.fact(&format!("  whose client is told {routed}"))?;
 
     outside.release();
     within("both updates are noted", outside.until(|counts| counts.notes.len() == 3)).await?;
@@ -295,22 +299,22 @@ fn count(screen: &mut Screen, counts: &Counts) -> Result<()> {
     screen.section("Count the marks outside")?;
     let requests = &counts.charge_requests;
     ensure!(requests.len() == 2, "the bank got {} requests", requests.len());
-    ensure!(
-        requests.iter().all(|request| request.key == CHARGE_KEY),
-        "the bank got other keys: {requests:?}"
-    );
-    ensure!(requests[0].attempt != requests[1].attempt, "two attempts have one number");
+    let keyed = requests.iter().all(|request| request.key == CHARGE_KEY);
+    ensure!(keyed, "the bank got other keys: {requests:?}");
+    let attempts: Vec<_> = requests.iter().map(|request| request.attempt).collect();
+    ensure!(attempts == [1, 2], "the attempts at the charge are {attempts:?}");
     ensure!(counts.charges.len() == 1, "the bank took {} charges", counts.charges.len());
-    screen.fact(&format!("bank: 2 requests, attempts {} and {}, both with key `{CHARGE_KEY}`: 1 charge",
-        requests[0].attempt, requests[1].attempt))?;
+    screen.fact(&format!("bank      2 requests  1 charge   attempts 1 and 2, key `{CHARGE_KEY}`"))?;
 
     let notes: Vec<_> = counts.notes.iter().map(|note| note.text.as_str()).collect();
     ensure!(notes == NOTES, "the notes are {notes:?}");
-    screen.fact(&format!("notes: {} requests, {} notes: {}", counts.note_requests, notes.len(),
-        notes.join("; ")))?;
+    ensure!(counts.note_requests == 5, "notes got {} requests", counts.note_requests);
+    screen.fact(&format!("notes     5 requests  5 notes    {}", notes.join(" · ")))?;
 
-    ensure!(counts.invoices.len() == 1, "there are {} invoices", counts.invoices.len());
-    screen.fact(&format!("invoices: {} request, 1 invoice", counts.invoice_requests))
+    let ids: Vec<_> = counts.invoices.keys().map(String::as_str).collect();
+    ensure!(ids.len() == 1, "the invoices are {ids:?}");
+    ensure!(counts.invoice_requests == 1, "invoices got {} requests", counts.invoice_requests);
+    screen.fact(&format!("invoices  1 request   1 invoice  {}", ids[0]))
 }
 
 // ---- 7 to 9: look -----------------------------------------------------------------------------------
@@ -346,8 +350,19 @@ async fn replay_changed(
     let arguments = ["replay", run_id, "--component", &changed];
     let printed = onemark_command(screen, host, place, &arguments).await?;
     ensure!(printed.code == Some(DIVERGED), "`onemark replay` found no difference: {printed:?}");
-    ensure!(printed.output.contains("lib.rs:"), "there is no source line: {printed:?}");
-    screen.output(&printed.output)
+    screen.output(&printed.output)?;
+    let (at, line) = source_line(&printed.output).context("the difference has no source line")?;
+    screen.fact(&format!("found at {at}: {line}"))
+}
+
+/// The place in the source that a replay printed, and what stands there.
+fn source_line(printed: &str) -> Option<(String, String)> {
+    let at = printed.lines().find_map(|line| line.trim_start().strip_prefix("at "))?;
+    let (path, number) = at.rsplit_once(':')?;
+    let source = fs::read_to_string(path).ok()?;
+    let line = source.lines().nth(number.parse::<usize>().ok()?.checked_sub(1)?)?;
+    let file = Path::new(path).file_name()?.to_string_lossy();
+    Some((format!("{file}:{number}"), line.trim().to_owned()))
 }
 
 #[derive(Debug)]
@@ -383,10 +398,13 @@ async fn onemark_command(
 
 fn next(screen: &mut Screen, demo: &Demo, folder: &Path, run_id: &str) -> Result<()> {
     screen.section("Try next")?;
+    screen.command("cargo install --path host             # puts `onemark` on your path")?;
     if demo.keep {
-        let folder = folder.display();
-        screen.command(&format!("onemark serve --db {folder}/onemark.db"))?;
-        return screen.command(&format!("onemark journal {run_id}"));
+        screen.command(&format!("onemark serve --db {}", folder.join("onemark.db").display()))?;
+        screen.command(&format!("onemark runs show {run_id}"))?;
+    } else {
+        screen.command("onemark demo --keep                   # keeps this run, to look at")?;
     }
-    screen.command("cargo demo --keep    # keeps the database to look at")
+    screen.command("onemark build examples/order          # then change the workflow, and build again")?;
+    screen.command("onemark bench                         # this machine beside its bare limits")
 }

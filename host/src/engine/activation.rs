@@ -21,7 +21,7 @@ use crate::journal::{
     Body, CallNo, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp,
 };
 use crate::sandbox::{
-    AttemptEnd, Component, LogLevel, LogSink, Owner, Trap, TrapKind, WorkflowEnd,
+    AttemptEnd, Component, LogLevel, LogSink, Owner, Pass, Trap, TrapKind, WorkflowEnd,
 };
 use crate::store::{Append, BlockReason, Blocked, Park, StoreError};
 
@@ -54,10 +54,25 @@ enum Next {
     Again,
 }
 
+/// Frees the run's place in the registry also when its activation dies of a fault of this host.
+struct Place<'a> {
+    engine: &'a Engine,
+    run: &'a RunId,
+    left: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.left {
+            self.engine.0.registry.drop_slot(self.run);
+        }
+    }
+}
+
 /// Carries one run on until it rests.
 pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>) {
+    let mut place = Place { engine: &engine, run: &run, left: false };
     loop {
-        let seen = signal.news();
         let next = match activate(&engine, &run, &signal).await {
             Ok(next) => next,
             Err(error) => {
@@ -80,7 +95,8 @@ pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>) {
         match next {
             Next::Again => {}
             Next::Rest { wake_at } => {
-                if engine.0.registry.leave(&run, seen, wake_at) {
+                if engine.0.registry.leave(&run, wake_at) {
+                    place.left = true;
                     return;
                 }
             }
@@ -89,7 +105,7 @@ pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>) {
 }
 
 async fn activate(engine: &Engine, run: &RunId, signal: &Arc<Signal>) -> Result<Next, StoreError> {
-    let seen = signal.news();
+    signal.take_in();
     let Some(loaded) = engine.0.store.load(run, 0).await? else {
         return Ok(Next::Rest { wake_at: None });
     };
@@ -115,7 +131,6 @@ async fn activate(engine: &Engine, run: &RunId, signal: &Arc<Signal>) -> Result<
         run: run.clone(),
         component: component.clone(),
         signal: signal.clone(),
-        seen_news: seen,
         limits: replay.started().limits.clone(),
         logs: logs.clone(),
         at_frontier: false,
@@ -129,7 +144,7 @@ async fn activate(engine: &Engine, run: &RunId, signal: &Arc<Signal>) -> Result<
     });
     let sandbox = engine.0.sandbox.clone();
     let ended = sandbox.run_workflow(&component, run.clone(), replay, owner, logs).await;
-    let (replay, owner, end) = ended;
+    let Pass { replay, owner, end, .. } = ended;
     // Ends attempts that nobody waits for any more.
     drop(owner);
     settle(engine, run, replay, end).await
@@ -314,8 +329,6 @@ struct Activation {
     run: RunId,
     component: Component,
     signal: Arc<Signal>,
-    /// News up to here is applied.
-    seen_news: u64,
     limits: Limits,
     logs: Arc<dyn LogSink>,
     /// The guest has passed the journal that this activation began with, so that it had its chance to
@@ -335,7 +348,7 @@ struct Activation {
     flush_at: Option<Instant>,
 }
 
-type Outcome<T> = std::result::Result<T, Stop>;
+type Outcome<T> = Result<T, Stop>;
 
 #[async_trait]
 impl Owner for Activation {
@@ -566,7 +579,7 @@ impl Activation {
             }
         };
         let evicted = tokio::select! {
-            () = self.signal.after(self.seen_news) => false,
+            () = self.signal.news() => false,
             () = due => false,
             () = self.signal.evicted() => true,
             () = tokio::time::sleep(self.engine.0.config.idle) => true,
@@ -609,7 +622,7 @@ impl Activation {
                     self.save(replay, None).await?;
                 }
             }
-            () = self.signal.after(self.seen_news) => self.fetch(replay).await?,
+            () = self.signal.news() => self.fetch(replay).await?,
             () = flush => {
                 self.save(replay, None).await?;
             }
@@ -625,7 +638,7 @@ impl Activation {
 
     /// Entries that others wrote.
     async fn fetch(&mut self, replay: &mut Replay) -> Outcome<()> {
-        self.seen_news = self.signal.news();
+        self.signal.take_in();
         let loaded = self.engine.0.store.load(&self.run, replay.seen() + 1).await;
         let Some(loaded) = loaded.map_err(Stop::Store)? else {
             return Err(Stop::Reload);

@@ -1,7 +1,7 @@
 //! Deployed components, loaded once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OnceCell;
 
@@ -16,12 +16,38 @@ use crate::store::{Deployment, StoredComponent};
 #[derive(Default)]
 pub struct Components {
     loaded: Mutex<HashMap<Digest, Arc<OnceCell<Component>>>>,
+    deployed: Mutex<Deployed>,
+}
+
+/// What can be started, as the store has it. This host writes every deployment, so that it knows when to
+/// look again.
+#[derive(Default)]
+struct Deployed {
+    /// Grows with every deployment.
+    version: u64,
+    known: Option<Arc<[Route]>>,
+}
+
+/// A name and what it stands for.
+struct Route {
+    deployment: String,
+    component: Component,
 }
 
 impl Components {
     fn cell(&self, digest: Digest) -> Arc<OnceCell<Component>> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.entry(digest).or_default().clone()
+    }
+
+    fn deployed(&self) -> MutexGuard<'_, Deployed> {
+        self.deployed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        let mut deployed = self.deployed();
+        deployed.version += 1;
+        deployed.known = None;
     }
 }
 
@@ -56,7 +82,9 @@ impl Engine {
             digest: component.digest,
             manifest: json_of(&component.manifest.json),
         };
+        // Whoever loaded it meanwhile has the same.
         let _ = self.0.components.cell(component.digest).set(component);
+        self.0.components.changed();
         Ok(receipt)
     }
 
@@ -74,22 +102,47 @@ impl Engine {
     /// When the store cannot be read or a component no longer loads.
     pub async fn workflows(&self) -> Result<Vec<WorkflowInfo>> {
         let mut workflows = Vec::new();
-        for deployment in self.0.store.deployments().await? {
-            let component = self.component(deployment.digest).await?;
+        for Route { deployment, component } in self.routes().await?.iter() {
             let manifest = json_of(&component.manifest.json);
             let entry = |name: &str| {
-                let all = manifest["workflows"].as_array().into_iter().flatten();
-                all.into_iter().find(|w| w["name"] == name).cloned().unwrap_or_default()
+                let mut all = manifest["workflows"].as_array().into_iter().flatten();
+                all.find(|workflow| workflow["name"] == name).cloned().unwrap_or_default()
             };
             workflows.extend(component.manifest.workflows.values().map(|w| WorkflowInfo {
                 name: w.name.clone(),
-                deployment: deployment.name.clone(),
+                deployment: deployment.clone(),
                 component: component.digest,
                 description: w.description.clone(),
                 manifest: entry(&w.name),
             }));
         }
         Ok(workflows)
+    }
+
+    /// Every deployment whose component loads.
+    async fn routes(&self) -> Result<Arc<[Route]>> {
+        let version = {
+            let deployed = self.0.components.deployed();
+            if let Some(known) = &deployed.known {
+                return Ok(known.clone());
+            }
+            deployed.version
+        };
+        let mut routes = Vec::new();
+        for Deployment { name, digest, .. } in self.0.store.deployments().await? {
+            match self.component(digest).await {
+                Ok(component) => routes.push(Route { deployment: name, component }),
+                Err(Error::Store(error)) => return Err(error.into()),
+                // One that no longer loads keeps nobody from starting the others.
+                Err(error) => tracing::error!(name, %error, "a deployment cannot be started"),
+            }
+        }
+        let routes: Arc<[Route]> = routes.into();
+        let mut deployed = self.0.components.deployed();
+        if deployed.version == version {
+            deployed.known = Some(routes.clone());
+        }
+        Ok(routes)
     }
 
     /// The component with this digest, compiled at first use.
@@ -120,24 +173,21 @@ impl Engine {
             Some((deployment, name)) => (Some(deployment), name),
             None => (None, workflow),
         };
-        let mut found: Vec<(Deployment, Component)> = Vec::new();
-        for deployment in self.0.store.deployments().await? {
-            if wanted.is_some_and(|wanted| wanted != deployment.name) {
-                continue;
+        let routes = self.routes().await?;
+        let offers = |route: &&Route| {
+            wanted.is_none_or(|wanted| wanted == route.deployment)
+                && route.component.manifest.workflows.contains_key(name)
+        };
+        let found: Vec<_> = routes.iter().filter(offers).collect();
+        match found.as_slice() {
+            [] => Err(Error::UnknownWorkflow(workflow.to_owned())),
+            // Several names for one component are no choice.
+            [first, rest @ ..] if rest.iter().all(|r| r.component.digest == first.component.digest) => {
+                Ok((first.component.clone(), name.to_owned()))
             }
-            let component = self.component(deployment.digest).await?;
-            if component.manifest.workflows.contains_key(name) {
-                found.push((deployment, component));
-            }
-        }
-        // Two names for one component are no choice.
-        found.dedup_by_key(|(_, component)| component.digest);
-        match found.len() {
-            0 => Err(Error::UnknownWorkflow(workflow.to_owned())),
-            1 => Ok((found.remove(0).1, name.to_owned())),
             _ => Err(Error::AmbiguousWorkflow {
                 name: name.to_owned(),
-                candidates: found.iter().map(|(d, _)| format!("{}/{name}", d.name)).collect(),
+                candidates: found.iter().map(|r| format!("{}/{name}", r.deployment)).collect(),
             }),
         }
     }

@@ -28,6 +28,7 @@ use components::Components;
 use registry::Registry;
 
 pub use error::{Error, Result};
+pub use replay::verify;
 pub use request::{
     DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, RunResult,
     StartHook, StartReceipt, StartRequest, Verdict, WorkflowInfo,
@@ -115,6 +116,13 @@ impl Engine {
         match failure.wait_for(Option::is_some).await.map(|error| error.clone()) {
             Ok(Some(error)) => error,
             Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Returns once no run has an instance in this process: all rest, ended or are blocked.
+    pub async fn idle(&self) {
+        while self.0.registry.resident() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 

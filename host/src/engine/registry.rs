@@ -41,21 +41,27 @@ struct Slot {
 #[derive(Debug, Default)]
 pub struct Signal {
     news: AtomicU64,
+    /// News that the activation has taken in.
+    seen: AtomicU64,
     notify: Notify,
     evict: Notify,
 }
 
 impl Signal {
-    /// How often there was news. An activation that has seen all of it may rest.
-    pub fn news(&self) -> u64 {
-        self.news.load(Ordering::Acquire)
+    /// The activation is about to read the journal: what was told up to now is in there.
+    pub fn take_in(&self) {
+        self.seen.store(self.news.load(Ordering::Acquire), Ordering::Release);
     }
 
-    /// Returns once there was news after `seen`.
-    pub async fn after(&self, seen: u64) {
+    fn has_news(&self) -> bool {
+        self.news.load(Ordering::Acquire) != self.seen.load(Ordering::Acquire)
+    }
+
+    /// Returns once there is news that the activation has not taken in.
+    pub async fn news(&self) {
         loop {
             let notified = self.notify.notified();
-            if self.news() != seen {
+            if self.has_news() {
                 return;
             }
             notified.await;
@@ -143,10 +149,11 @@ impl Registry {
         }
     }
 
-    /// The activation ends, unless there was news after `seen`: then it must go on, and this is false.
-    pub fn leave(&self, run: &RunId, seen: u64, wake_at: Option<Timestamp>) -> bool {
+    /// The activation ends, unless there is news that it has not taken in: then it must go on, and this is
+    /// false.
+    pub fn leave(&self, run: &RunId, wake_at: Option<Timestamp>) -> bool {
         let mut active = self.lock();
-        if active.runs.get(run).is_some_and(|slot| slot.signal.news() != seen) {
+        if active.runs.get(run).is_some_and(|slot| slot.signal.has_news()) {
             return false;
         }
         active.runs.remove(run);
@@ -157,6 +164,11 @@ impl Registry {
             self.scheduler.notify_one();
         }
         true
+    }
+
+    /// Gives up the place of an activation that died; its run goes on at the next start.
+    pub fn drop_slot(&self, run: &RunId) {
+        self.lock().runs.remove(run);
     }
 
     /// What the scheduler must take into account since it last asked: runs that found no room, and the
@@ -171,11 +183,9 @@ impl Registry {
         self.max_resident.saturating_sub(self.lock().runs.len())
     }
 
-    /// Activations there are, and how many of them wait with nothing to do.
-    pub fn resident(&self) -> (usize, usize) {
-        let active = self.lock();
-        let idle = active.runs.values().filter(|slot| slot.idle_since.is_some());
-        (active.runs.len(), idle.count())
+    /// Activations there are.
+    pub fn resident(&self) -> usize {
+        self.lock().runs.len()
     }
 
     /// Hears of every change of this run's status from now on.

@@ -10,7 +10,7 @@ use super::error::{Error, Result};
 use super::request::{ReplayReport, ReplayedCall, Verdict};
 use crate::ids::RunId;
 use crate::journal::{CallNo, Entry, GuestError, Replay};
-use crate::sandbox::{Component, NoLogs, Owner, Sandbox, WorkflowEnd};
+use crate::sandbox::{Component, NoLogs, Owner, Pass, Sandbox, WorkflowEnd};
 
 /// Stops the guest where the journal ends.
 struct Verifier;
@@ -63,11 +63,12 @@ pub async fn verify(
                 calls: Vec::new(),
                 verdict: Verdict::Corrupt(error.to_string()),
                 took_us: 0,
+                fuel: 0,
             };
         }
     };
     let began = Instant::now();
-    let (replay, _, end) = sandbox
+    let Pass { replay, end, fuel, .. } = sandbox
         .run_workflow(component, run.clone(), replay, Box::new(Verifier), Arc::new(NoLogs))
         .await;
     let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -99,5 +100,6 @@ pub async fn verify(
         calls: calls.collect(),
         verdict,
         took_us,
+        fuel,
     }
 }

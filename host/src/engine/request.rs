@@ -93,6 +93,8 @@ pub struct ReplayReport {
     pub verdict: Verdict,
     /// Time that the replay took, in microseconds, without loading the journal.
     pub took_us: u64,
+    /// Wasm instructions (roughly) that the workflow ran.
+    pub fuel: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -53,6 +53,8 @@ pub struct WorkflowGuest {
     pub time: GuestTime,
     /// Given again whenever the guest made an entry or observed one.
     pub fuel: u64,
+    /// What was used of the fuel that was given before.
+    pub burnt: u64,
     /// How far the guest was when it last got fuel.
     pub progress: (usize, CallNo),
 }

@@ -42,6 +42,23 @@ impl Default for SandboxConfig {
     }
 }
 
+/// The machine cannot give what the sandbox's configuration asks for.
+#[derive(Debug, thiserror::Error)]
+#[error("the sandbox cannot be set up here: {0}")]
+pub struct SandboxError(String);
+
+impl From<wasmtime::Error> for SandboxError {
+    fn from(error: wasmtime::Error) -> Self {
+        Self(format!("{error:#}"))
+    }
+}
+
+impl From<std::io::Error> for SandboxError {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// How often an endless guest is made to let others run, and deadlines are looked at.
 const EPOCH: Duration = Duration::from_millis(10);
 
@@ -57,7 +74,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// # Errors
     /// When the machine cannot give what the configuration asks for.
-    pub fn new(config: SandboxConfig) -> wasmtime::Result<Self> {
+    pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         let engine = Engine::new(&deterministic(&config))?;
         tick(engine.weak())?;
         Ok(Self {

@@ -41,6 +41,16 @@ pub enum WorkflowEnd {
     Stopped(anyhow::Error),
 }
 
+/// A pass that has ended.
+pub struct Pass {
+    /// As the guest left it.
+    pub replay: Replay,
+    pub owner: Box<dyn Owner>,
+    pub end: WorkflowEnd,
+    /// Wasm instructions (roughly) that the guest ran.
+    pub fuel: u64,
+}
+
 /// What the owner said, carried through the guest's stack.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -48,7 +58,7 @@ pub(super) struct Stopped(pub anyhow::Error);
 
 impl Sandbox {
     /// Runs the workflow of `replay` from its beginning: answered from the journal as far as that goes, then
-    /// from its owner. Gives the replay back as the guest left it.
+    /// from its owner.
     pub async fn run_workflow(
         &self,
         component: &Component,
@@ -56,7 +66,7 @@ impl Sandbox {
         replay: Replay,
         owner: Box<dyn Owner>,
         logs: Arc<dyn LogSink>,
-    ) -> (Replay, Box<dyn Owner>, WorkflowEnd) {
+    ) -> Pass {
         let started = replay.started();
         let name = started.workflow.clone();
         let limits = started.limits.clone();
@@ -82,6 +92,7 @@ impl Sandbox {
             random: stream(seed, 3),
             time,
             fuel: limits.workflow_fuel,
+            burnt: 0,
             progress: (0, 0),
         };
         let role = Role::Workflow(Box::new(guest));
@@ -95,6 +106,7 @@ impl Sandbox {
         };
         let returned = returned.await;
 
+        let left = store.get_fuel().unwrap_or(0);
         let mut guest = store.into_data();
         let panic = guest.panic.take();
         let Role::Workflow(workflow) = guest.role else {
@@ -110,7 +122,12 @@ impl Sandbox {
                 }
             }
         };
-        (workflow.replay, workflow.owner, end)
+        Pass {
+            fuel: workflow.burnt + workflow.fuel.saturating_sub(left),
+            replay: workflow.replay,
+            owner: workflow.owner,
+            end,
+        }
     }
 }
 

@@ -49,11 +49,17 @@ pub struct Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// Has something to do, whatever the clock says.
-    Ready { since: Timestamp },
+    Ready {
+        since: Timestamp,
+    },
     /// Rests until somebody writes, or until then.
-    Parked { wake_at: Option<Timestamp> },
+    Parked {
+        wake_at: Option<Timestamp>,
+    },
     Blocked,
-    Ended { at: Timestamp },
+    Ended {
+        at: Timestamp,
+    },
 }
 
 impl Standing {
@@ -97,6 +103,14 @@ impl Standing {
             activity: Activity::Blocked,
             ..self
         })
+    }
+
+    /// Whether these are the entries, all of them, that it was made from.
+    pub fn fits(self, entries: &[Entry]) -> bool {
+        let folded = entries.iter().try_fold(None, |before, entry| {
+            RunStatus::next(before, &entry.event).map(Some)
+        });
+        folded == Ok(Some(self.folded))
     }
 
     /// The status as shown.
@@ -168,9 +182,9 @@ impl Claim {
 
     /// Free for so long that nobody is told about the last owner any more.
     pub fn is_forgotten(&self, now: Timestamp) -> bool {
-        let freed_at = self.disposed_at.or(self
-            .owner_ended_at
-            .map(|ended| ended.max(self.retained_until)));
+        let freed_at = self
+            .disposed_at
+            .or(self.owner_ended_at.map(|ended| ended.max(self.retained_until)));
         freed_at.is_some_and(|at| at.saturating_add(TOMBSTONE_MS) <= now)
     }
 }
@@ -184,6 +198,14 @@ struct Conflict<'a> {
     status: RunStatus,
 }
 
+/// The run that wants a token.
+pub struct Opener<'a> {
+    pub run: &'a RunId,
+    pub standing: Standing,
+    /// How many claims it has made.
+    pub claims: HookNo,
+}
+
 /// A guest's wish for a token, as a request carries it.
 pub struct Opening {
     pub call: CallNo,
@@ -192,24 +214,42 @@ pub struct Opening {
     pub generated: bool,
 }
 
-/// What the wish of `run` becomes. `claims` is how many claims it has made; `last` is the token's last claim.
+/// What the wish becomes. `last` is the token's last claim.
 pub fn open_hook(
-    run: &RunId,
+    opener: &Opener<'_>,
     opening: Opening,
-    claims: HookNo,
     last: Option<&Claim>,
     now: Timestamp,
 ) -> Result<(Event, Option<Body>)> {
-    let Opening { call, hook, spec, generated } = opening;
+    let Opening {
+        call,
+        hook,
+        spec,
+        generated,
+    } = opening;
+    let status = opener.standing.folded;
+    if status.is_terminal() {
+        let message = format!("a run that is {status} opens no hook");
+        return Err(StoreError::Invalid(message));
+    }
     let Some(held) = last.filter(|claim| claim.is_held(now)) else {
+        let claims = opener.claims;
         if hook != claims {
             let message = format!("the next claim of the run is number {claims}, not {hook}");
             return Err(StoreError::Invalid(message));
         }
-        return Ok((Event::HookClaimed { call, hook, spec, generated }, None));
+        return Ok((
+            Event::HookClaimed {
+                call,
+                hook,
+                spec,
+                generated,
+            },
+            None,
+        ));
     };
     let owner = &held.owner;
-    if owner.run == *run {
+    if owner.run == *opener.run {
         let message = format!("the run holds token {} already", spec.token);
         return Err(StoreError::Invalid(message));
     }
@@ -326,9 +366,9 @@ pub fn check_seen(seen: u64, last: u64) -> Result<()> {
 
 /// The payloads left when the guest took `count` of `unread`.
 pub fn unread_after_take(unread: u64, count: u32) -> Result<u64> {
-    unread.checked_sub(count.into()).ok_or_else(|| {
-        StoreError::Invalid(format!("{count} payloads taken of {unread} that are unread"))
-    })
+    unread
+        .checked_sub(count.into())
+        .ok_or_else(|| StoreError::Invalid(format!("{count} payloads taken of {unread} that are unread")))
 }
 
 pub fn no_hook(hook: HookNo) -> StoreError {
@@ -358,14 +398,15 @@ pub fn same_id(run: RunId, admitted_for: Digest, request: Digest) -> Admission {
 }
 
 /// Where a delivery goes, or why it is refused. `last` is the token's last claim.
-pub fn deliver(
-    delivery: &Delivery,
-    last: Option<&Claim>,
-) -> std::result::Result<HookRef, Delivered> {
+pub fn deliver(delivery: &Delivery, last: Option<&Claim>) -> std::result::Result<HookRef, Delivered> {
     let Some(claim) = last.filter(|claim| !claim.is_forgotten(delivery.now)) else {
         return Err(Delivered::NotFound);
     };
-    if delivery.hook.as_ref().is_some_and(|checked| *checked != claim.address) {
+    if delivery
+        .hook
+        .as_ref()
+        .is_some_and(|checked| *checked != claim.address)
+    {
         return Err(Delivered::Moved);
     }
     match claim.state(delivery.now) {
@@ -384,7 +425,9 @@ pub fn dispose(last: Option<&Claim>, now: Timestamp) -> std::result::Result<Hook
     if claim.is_held(now) {
         Ok(claim.address.clone())
     } else {
-        Err(Disposed::Free { run: claim.owner.run.clone() })
+        Err(Disposed::Free {
+            run: claim.owner.run.clone(),
+        })
     }
 }
 
@@ -437,10 +480,21 @@ mod tests {
 
     fn claim(ended: bool, closed: bool, disposed_at: Option<Timestamp>, until: Timestamp) -> Claim {
         let run = RunId::new("owner").unwrap();
-        let status = if ended { RunStatus::Completed } else { RunStatus::Running };
+        let status = if ended {
+            RunStatus::Completed
+        } else {
+            RunStatus::Running
+        };
         Claim {
-            address: HookRef { run: run.clone(), hook: 0 },
-            owner: Owner { run, workflow: "w".into(), status },
+            address: HookRef {
+                run: run.clone(),
+                hook: 0,
+            },
+            owner: Owner {
+                run,
+                workflow: "w".into(),
+                status,
+            },
             owner_ended_at: ended.then_some(ENDED),
             closed,
             disposed_at,
@@ -477,14 +531,25 @@ mod tests {
         let tail: Vec<_> = [done(0), Event::PayloadReceived { hook: 0 }, took.clone()]
             .into_iter()
             .zip(1..)
-            .map(|(event, seq)| Entry { seq, at: 0, event, body: None })
+            .map(|(event, seq)| Entry {
+                seq,
+                at: 0,
+                event,
+                body: None,
+            })
             .collect();
         let sent = [done(0), done(1), took.clone(), took.clone()];
         let left = unwritten(&tail, sent.map(NewEntry::event).into());
         assert_eq!(left.entries, [done(1), took].map(NewEntry::event));
         assert!(left.others_wrote);
         let left = unwritten(&tail[..1], vec![NewEntry::event(done(0))]);
-        assert_eq!(left, Unwritten { entries: vec![], others_wrote: false });
+        assert_eq!(
+            left,
+            Unwritten {
+                entries: vec![],
+                others_wrote: false
+            }
+        );
     }
 
     #[test]

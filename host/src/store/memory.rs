@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::decide::{self, Claim, Opening, Recall, Receipt, Standing};
+use super::decide::{self, Claim, Opener, Opening, Recall, Receipt, Standing};
 use super::*;
 use crate::journal::{CallNo, Event, PayloadType};
 
@@ -81,7 +81,9 @@ impl Run {
     }
 
     fn hook(&mut self, hook: HookNo) -> Result<&mut Hook> {
-        self.hooks.get_mut(hook as usize).ok_or_else(|| decide::no_hook(hook))
+        self.hooks
+            .get_mut(hook as usize)
+            .ok_or_else(|| decide::no_hook(hook))
     }
 
     /// Adds an entry and what follows from it in this run. On an error the entry is not there.
@@ -129,9 +131,17 @@ impl Run {
     }
 
     fn claim(&self, hook: HookNo) -> Claim {
-        let Hook { closed, disposed_at, retained_until, .. } = self.hooks[hook as usize];
+        let Hook {
+            closed,
+            disposed_at,
+            retained_until,
+            ..
+        } = self.hooks[hook as usize];
         Claim {
-            address: HookRef { run: self.id.clone(), hook },
+            address: HookRef {
+                run: self.id.clone(),
+                hook,
+            },
             owner: Owner {
                 run: self.id.clone(),
                 workflow: self.workflow.clone(),
@@ -170,7 +180,11 @@ impl Run {
 
 impl State {
     fn check_fence(&self, fence: Fence) -> Result<()> {
-        if fence.0 == self.epoch { Ok(()) } else { Err(StoreError::Fenced) }
+        if fence.0 == self.epoch {
+            Ok(())
+        } else {
+            Err(StoreError::Fenced)
+        }
     }
 
     fn find(&self, id: &RunId) -> Option<&Run> {
@@ -198,7 +212,11 @@ impl State {
         let (request, at) = (new.request, new.now);
         let answer = self.admit_once(new)?;
         if let Some(key) = key {
-            let receipt = Receipt { request, answer: answer.clone(), at };
+            let receipt = Receipt {
+                request,
+                answer: answer.clone(),
+                at,
+            };
             self.start_receipts.insert(key, receipt);
         }
         Ok(answer)
@@ -235,7 +253,12 @@ impl State {
             tokens,
             standing,
             blocked: None,
-            entries: vec![Entry { seq: 0, at, event, body: Some(new.input) }],
+            entries: vec![Entry {
+                seq: 0,
+                at,
+                event,
+                body: Some(new.input),
+            }],
             hooks,
         });
         Ok(Admission::Started { run: new.id })
@@ -249,7 +272,12 @@ impl State {
         decide::check_seen(append.seen, run.last().seq)?;
         let left = decide::unwritten(run.from(append.seen + 1), append.entries);
 
-        let before = (run.standing, run.blocked.clone(), run.entries.len(), run.hooks.clone());
+        let before = (
+            run.standing,
+            run.blocked.clone(),
+            run.entries.len(),
+            run.hooks.clone(),
+        );
         let mut moved = Vec::new();
         let written = left
             .entries
@@ -296,12 +324,26 @@ impl State {
                 decide::check_owner_event(&event)?;
                 (event, body)
             }
-            NewEntry::OpenHook { call, hook, spec, generated } => {
-                let opening = Opening { call, hook, spec, generated };
+            NewEntry::OpenHook {
+                call,
+                hook,
+                spec,
+                generated,
+            } => {
+                let opening = Opening {
+                    call,
+                    hook,
+                    spec,
+                    generated,
+                };
                 let last = self.last_claim(&opening.spec.token);
                 let run = &self.runs[index];
-                let claims = run.hooks.len() as HookNo;
-                decide::open_hook(&run.id, opening, claims, last.as_ref(), now)?
+                let opener = Opener {
+                    run: &run.id,
+                    standing: run.standing,
+                    claims: run.hooks.len() as HookNo,
+                };
+                decide::open_hook(&opener, opening, last.as_ref(), now)?
             }
         };
         let claimed = match &event {
@@ -333,13 +375,23 @@ impl State {
         let index = self.index(&address.run)?;
         let event = Event::PayloadReceived { hook: address.hook };
         let seq = self.runs[index].push(event, Some(delivery.payload), delivery.now)?;
-        let receipt = DeliveryReceipt { run_id: address.run, seq };
+        let receipt = DeliveryReceipt {
+            run_id: address.run,
+            seq,
+        };
         if let Some(key) = key {
             let answer = receipt.clone();
-            let receipt = Receipt { request, answer, at: delivery.now };
+            let receipt = Receipt {
+                request,
+                answer,
+                at: delivery.now,
+            };
             self.delivery_receipts.insert(key, receipt);
         }
-        Ok(Delivered::Accepted { receipt, again: false })
+        Ok(Delivered::Accepted {
+            receipt,
+            again: false,
+        })
     }
 
     fn dispose(&mut self, token: &HookToken, now: Timestamp) -> Result<Disposed> {
@@ -349,7 +401,10 @@ impl State {
         };
         let index = self.index(&address.run)?;
         let call: Option<CallNo> = None;
-        let event = Event::HookDisposed { call, hook: address.hook };
+        let event = Event::HookDisposed {
+            call,
+            hook: address.hook,
+        };
         self.runs[index].push(event, None, now)?;
         Ok(Disposed::Freed { run: address.run })
     }

@@ -146,11 +146,16 @@ pub struct HookRef {
 pub enum Delivered {
     /// The payload is in the journal and the run is due. `again` when this is the receipt of an earlier
     /// request with the same key.
-    Accepted { receipt: DeliveryReceipt, again: bool },
+    Accepted {
+        receipt: DeliveryReceipt,
+        again: bool,
+    },
     /// Nobody holds the token and its tombstone is over.
     NotFound,
     /// The owner ended or the hook was closed.
-    Ended { owner: Owner },
+    Ended {
+        owner: Owner,
+    },
     /// The key was used before on this token for another payload.
     KeyConflict,
     Moved,
@@ -166,9 +171,13 @@ pub struct DeliveryReceipt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposed {
     /// The hook is closed and its token free.
-    Freed { run: RunId },
+    Freed {
+        run: RunId,
+    },
     /// The token was free already; nothing was written.
-    Free { run: RunId },
+    Free {
+        run: RunId,
+    },
     NotFound,
 }
 
@@ -268,7 +277,9 @@ pub enum Upgraded {
     Done,
     NotFound,
     /// The run has ended.
-    Ended { status: RunStatus },
+    Ended {
+        status: RunStatus,
+    },
 }
 
 /// A component as stored.

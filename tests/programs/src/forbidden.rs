@@ -7,6 +7,8 @@ async fn forbidden(what: String) -> WorkflowResult<String> {
     Ok(match what.as_str() {
         "socket" => format!("{:?}", std::net::TcpStream::connect("127.0.0.1:1").err()),
         "file" => format!("{:?}", std::fs::read("/etc/hostname").err()),
+        "lookup" => format!("{:?}", std::net::ToSocketAddrs::to_socket_addrs("localhost:1").err()),
+        "udp" => format!("{:?}", std::net::UdpSocket::bind("127.0.0.1:0").err()),
         "env" => format!("{:?}", std::env::vars().count()),
         "thread_sleep" => {
             std::thread::sleep(Duration::from_millis(1));
@@ -32,8 +34,13 @@ async fn asks_outside(what: String) -> Result<String, StepFailed> {
             Ok(()) => Ok("slept".into()),
             Err(error) => Ok(error.to_string()),
         },
+        "hook" => match Hook::<u64>::open("of-a-step") {
+            Ok(_) => Ok("opened".into()),
+            Err(error) => Ok(error.to_string()),
+        },
+        "socket" => Ok(std::net::TcpStream::connect("127.0.0.1:1").is_err().to_string()),
         "env" => Ok(std::env::vars().count().to_string()),
-        "file" => Ok(format!("{:?}", std::fs::read("/etc/hostname").is_err())),
+        "file" => Ok(std::fs::read("/etc/hostname").is_err().to_string()),
         "step" => Ok(plain().await?),
         other => Ok(other.to_owned()),
     }

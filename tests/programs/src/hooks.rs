@@ -39,6 +39,17 @@ async fn keyed_only(id: String) -> WorkflowResult<String> {
     Ok(id)
 }
 
+#[derive(Serialize, Deserialize, JsonSchema)]
+pub struct Order {
+    id: Option<u64>,
+}
+
+/// Its token comes from inside the input, from a field that the schema does not ask for.
+#[workflow(token = "nested:{order.id}", retain = "24h", hook = Update)]
+async fn keyed_by_order(order: Order) -> WorkflowResult<u64> {
+    Ok(order.id.unwrap_or_default())
+}
+
 /// Reads any JSON from its first start hook until `"end"`; no declared type.
 #[workflow]
 async fn read_any() -> WorkflowResult<Vec<Value>> {
@@ -82,6 +93,12 @@ async fn opens(token: String) -> WorkflowResult<Value> {
         return Ok(json!({ "owner": owner, "awaited": awaited }));
     }
     Ok(json!({ "payload": hook.next().await? }))
+}
+
+/// Claims a token for numbers and takes one.
+#[workflow]
+async fn opens_for_numbers(token: String) -> WorkflowResult<Option<u64>> {
+    Ok(Hook::<u64>::open(token)?.next().await?)
 }
 
 /// Opens one token twice, takes a payload on each handle, disposes, opens again, `rounds` times.

@@ -4,8 +4,12 @@ use onemark_sdk::prelude::*;
 
 /// Leaves a mark of this name at the counting service.
 pub async fn leave(marks: &str, name: &str) -> Result<(), StepFailed> {
-    let info = step_info();
-    let url = format!("{marks}/{name}?key={}&attempt={}", info.idempotency_key, info.attempt);
+    leave_with_key(marks, name, &step_info().idempotency_key).await
+}
+
+/// As [`leave`], with a key of the caller's.
+pub async fn leave_with_key(marks: &str, name: &str, key: &str) -> Result<(), StepFailed> {
+    let url = format!("{marks}/{name}?key={key}&attempt={}", step_info().attempt);
     let request = wstd::http::Request::post(url).body(wstd::http::Body::empty())?;
     let response = wstd::http::Client::new().send(request).await?;
     if response.status().is_success() {

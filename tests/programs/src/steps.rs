@@ -110,6 +110,23 @@ async fn handles_trouble(kind: String, retries: u32) -> WorkflowResult<String> {
     }
 }
 
+/// Fails with its key until that attempt; then the attempt and the key.
+#[step]
+async fn busy(good_from_attempt: u32) -> Result<(u32, String), Trouble> {
+    let info = step_info();
+    if info.attempt >= good_from_attempt {
+        Ok((info.attempt, info.idempotency_key))
+    } else {
+        Err(Trouble::Busy(info.idempotency_key))
+    }
+}
+
+/// A step that declares nothing about retries.
+#[workflow]
+async fn retried_by_default(good_from_attempt: u32) -> WorkflowResult<(u32, String)> {
+    Ok(busy(good_from_attempt).await?)
+}
+
 #[step(retries = 1, backoff = "1ms")]
 async fn misbehave(how: String) -> Result<String, StepFailed> {
     match how.as_str() {
@@ -161,6 +178,25 @@ async fn keys(seed: String) -> WorkflowResult<Vec<String>> {
         unkeyed().await?,
         unkeyed().key("given").await?,
     ])
+}
+
+/// Another number each time it is asked.
+#[step]
+async fn draw() -> Result<String, StepFailed> {
+    Ok(random().to_string())
+}
+
+#[step]
+async fn use_id(marks: &str, id: &str) -> Result<(), StepFailed> {
+    marks::leave_with_key(marks, "used", id).await
+}
+
+/// Draws an ID in a step of its own, then uses it in another.
+#[workflow]
+async fn draws(marks: String) -> WorkflowResult<String> {
+    let id = draw().await?;
+    use_id(&marks, &id).await?;
+    Ok(id)
 }
 
 #[step(retries = 0)]

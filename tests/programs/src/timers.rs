@@ -11,6 +11,20 @@ async fn sleeps(lengths_ms: Vec<u64>) -> WorkflowResult<()> {
     Ok(())
 }
 
+/// The time after each of `n` payloads, in milliseconds: since the epoch, and since the workflow began.
+#[workflow]
+async fn times(n: usize) -> WorkflowResult<Vec<(u64, u64)>> {
+    let began = std::time::Instant::now();
+    let mut hook = start_hook::<()>()?;
+    let mut seen = Vec::new();
+    while seen.len() < n {
+        hook.next().await?;
+        let wall = now().duration_since(std::time::UNIX_EPOCH)?;
+        seen.push((wall.as_millis() as u64, began.elapsed().as_millis() as u64));
+    }
+    Ok(seen)
+}
+
 /// Sleeps until a moment, in milliseconds since the epoch.
 #[workflow]
 async fn sleeps_until(at_ms: u64) -> WorkflowResult<()> {

@@ -1,8 +1,6 @@
-//! The `onemark` program once more: cargo builds a binary for the tests of its own package only.
-
-use std::process::ExitCode;
+//! The `onemark` binary as tests start it: the same code as the real one.
 
 #[tokio::main]
-async fn main() -> ExitCode {
+async fn main() -> std::process::ExitCode {
     onemark::cli::main().await
 }

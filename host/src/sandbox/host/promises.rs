@@ -61,6 +61,8 @@ pub async fn wait(mut store: StoreContextMut<'_, Guest>) -> wasmtime::Result<u32
     let progress = workflow.replay.progress();
     if std::mem::replace(&mut workflow.progress, progress) != progress {
         let fuel = workflow.fuel;
+        let left = store.get_fuel()?;
+        store.data_mut().workflow("wait")?.burnt += fuel.saturating_sub(left);
         store.set_fuel(fuel)?;
     }
     Ok(promise)

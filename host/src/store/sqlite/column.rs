@@ -37,7 +37,9 @@ pub fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T> {
 
 pub fn opt_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<Option<T>> {
     let text = row.get_ref(column)?.as_str_or_null()?;
-    text.map(serde_json::from_str).transpose().map_err(|error| bad(column, error))
+    text.map(serde_json::from_str)
+        .transpose()
+        .map_err(|error| bad(column, error))
 }
 
 pub fn digest(row: &Row<'_>, column: usize) -> Result<Digest> {

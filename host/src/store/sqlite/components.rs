@@ -14,7 +14,11 @@ pub fn put(conn: &Connection, component: &StoredComponent) -> Result<(), Failure
         "INSERT INTO components (digest, bytes, manifest) VALUES (?1, ?2, ?3)
          ON CONFLICT (digest) DO NOTHING",
     )?
-    .execute(params![component.digest.0, &*component.bytes, &*component.manifest])?;
+    .execute(params![
+        component.digest.0,
+        &*component.bytes,
+        &*component.manifest
+    ])?;
     Ok(())
 }
 
@@ -24,8 +28,7 @@ pub fn is_stored(conn: &Connection, digest: Digest) -> Result<bool, Failure> {
 }
 
 pub fn get(conn: &Connection, digest: Digest) -> Result<Option<StoredComponent>, Failure> {
-    let mut query =
-        conn.prepare_cached("SELECT bytes, manifest FROM components WHERE digest = ?1")?;
+    let mut query = conn.prepare_cached("SELECT bytes, manifest FROM components WHERE digest = ?1")?;
     let component = query.query_row([digest.0], |row| {
         Ok(StoredComponent {
             digest,
@@ -36,12 +39,7 @@ pub fn get(conn: &Connection, digest: Digest) -> Result<Option<StoredComponent>,
     Ok(component.optional()?)
 }
 
-pub fn name(
-    conn: &Connection,
-    name: &str,
-    digest: Digest,
-    at: Timestamp,
-) -> Result<(), Failure> {
+pub fn name(conn: &Connection, name: &str, digest: Digest, at: Timestamp) -> Result<(), Failure> {
     conn.prepare_cached(
         "INSERT INTO deployments (name, digest, deployed_at) VALUES (?1, ?2, ?3)
          ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, deployed_at = excluded.deployed_at",

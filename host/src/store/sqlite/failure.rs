@@ -41,11 +41,14 @@ fn from_sql(error: &rusqlite::Error) -> StoreError {
             ErrorCode::DiskFull
             | ErrorCode::DatabaseBusy
             | ErrorCode::DatabaseLocked
+            | ErrorCode::FileLockingProtocolFailed
+            | ErrorCode::CannotOpen
             | ErrorCode::OutOfMemory,
         ) => StoreError::Unavailable(message),
         // The request does not fit the tables.
-        Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig)
-        | None => StoreError::Invalid(message),
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) | None => {
+            StoreError::Invalid(message)
+        }
         Some(_) => StoreError::Fatal(message),
     }
 }

@@ -2,9 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::runs::RunKey;
 use super::column;
 use super::failure::Failure;
+use super::runs::RunKey;
 use crate::ids::{HookToken, RunId};
 use crate::journal::{HookNo, HookSpec, Timestamp};
 use crate::store::decide::{self, Claim};
@@ -42,25 +42,18 @@ pub fn claim(
 
 /// How many claims a run has made.
 pub fn count(conn: &Connection, run: RunKey) -> Result<HookNo, Failure> {
-    let mut query =
-        conn.prepare_cached("SELECT ifnull(max(hook) + 1, 0) FROM hooks WHERE run = ?1")?;
+    let mut query = conn.prepare_cached("SELECT ifnull(max(hook) + 1, 0) FROM hooks WHERE run = ?1")?;
     Ok(query.query_row([run], |row| row.get(0))?)
 }
 
 /// Refuses further deliveries. As the other changes here: false when there is no such hook.
 pub fn close(conn: &Connection, run: RunKey, hook: HookNo) -> Result<bool, Failure> {
-    let mut query =
-        conn.prepare_cached("UPDATE hooks SET closed = 1 WHERE run = ?1 AND hook = ?2")?;
+    let mut query = conn.prepare_cached("UPDATE hooks SET closed = 1 WHERE run = ?1 AND hook = ?2")?;
     Ok(query.execute(params![run, hook])? == 1)
 }
 
 /// Closes and frees the token; only the first time counts.
-pub fn dispose(
-    conn: &Connection,
-    run: RunKey,
-    hook: HookNo,
-    at: Timestamp,
-) -> Result<bool, Failure> {
+pub fn dispose(conn: &Connection, run: RunKey, hook: HookNo, at: Timestamp) -> Result<bool, Failure> {
     let mut query = conn.prepare_cached(
         "UPDATE hooks SET closed = 1, disposed_at = ifnull(disposed_at, ?3)
          WHERE run = ?1 AND hook = ?2",
@@ -69,23 +62,17 @@ pub fn dispose(
 }
 
 pub fn add_unread(conn: &Connection, run: RunKey, hook: HookNo) -> Result<bool, Failure> {
-    let mut query = conn
-        .prepare_cached("UPDATE hooks SET unread = unread + 1 WHERE run = ?1 AND hook = ?2")?;
+    let mut query =
+        conn.prepare_cached("UPDATE hooks SET unread = unread + 1 WHERE run = ?1 AND hook = ?2")?;
     Ok(query.execute(params![run, hook])? == 1)
 }
 
 pub fn unread(conn: &Connection, run: RunKey, hook: HookNo) -> Result<Option<u64>, Failure> {
-    let mut query =
-        conn.prepare_cached("SELECT unread FROM hooks WHERE run = ?1 AND hook = ?2")?;
+    let mut query = conn.prepare_cached("SELECT unread FROM hooks WHERE run = ?1 AND hook = ?2")?;
     Ok(query.query_row(params![run, hook], |row| row.get(0)).optional()?)
 }
 
-pub fn set_unread(
-    conn: &Connection,
-    run: RunKey,
-    hook: HookNo,
-    unread: u64,
-) -> Result<(), Failure> {
+pub fn set_unread(conn: &Connection, run: RunKey, hook: HookNo, unread: u64) -> Result<(), Failure> {
     conn.prepare_cached("UPDATE hooks SET unread = ?3 WHERE run = ?1 AND hook = ?2")?
         .execute(params![run, hook, unread])?;
     Ok(())
@@ -105,7 +92,10 @@ macro_rules! select {
 fn claim_row(row: &Row<'_>) -> rusqlite::Result<Claim> {
     let run: RunId = column::parse(row, 4)?;
     Ok(Claim {
-        address: HookRef { run: run.clone(), hook: row.get(0)? },
+        address: HookRef {
+            run: run.clone(),
+            hook: row.get(0)?,
+        },
         owner: Owner {
             run,
             workflow: row.get(5)?,

@@ -10,6 +10,7 @@ pub fn epoch(conn: &Connection) -> Result<u64, Failure> {
 }
 
 pub fn set_epoch(conn: &Connection, epoch: u64) -> Result<(), Failure> {
-    conn.prepare_cached("UPDATE host SET epoch = ?1 WHERE id = 1")?.execute([epoch])?;
+    conn.prepare_cached("UPDATE host SET epoch = ?1 WHERE id = 1")?
+        .execute([epoch])?;
     Ok(())
 }

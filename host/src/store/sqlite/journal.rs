@@ -2,9 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::runs::{Anchor, RunKey};
 use super::column;
 use super::failure::Failure;
+use super::runs::{Anchor, RunKey};
 use crate::ids::{Digest, RunId};
 use crate::journal::{Body, Entry, Seq, Timestamp, chain, decode_event, encode_event};
 use crate::store::StoreError;
@@ -56,9 +56,8 @@ pub struct Tail {
 
 /// The last entry's place, time and checksum; the checksum is not verified.
 pub fn tail(conn: &Connection, run: RunKey) -> Result<Option<Tail>, Failure> {
-    let mut query = conn.prepare_cached(
-        "SELECT seq, at, chain FROM entries WHERE run = ?1 ORDER BY seq DESC LIMIT 1",
-    )?;
+    let mut query =
+        conn.prepare_cached("SELECT seq, at, chain FROM entries WHERE run = ?1 ORDER BY seq DESC LIMIT 1")?;
     let tail = query.query_row([run], |row| {
         Ok(Tail {
             seq: row.get(0)?,
@@ -115,13 +114,17 @@ impl Stored {
         }
         let body = self.body.as_ref().and_then(|b| Some((b, b.text.as_ref()?)));
         if body.is_some_and(|(body, text)| Digest::of(&**text) != body.digest) {
-            return Err(Damage(format!("the body of entry {seq} does not match its digest")));
+            return Err(Damage(format!(
+                "the body of entry {seq} does not match its digest"
+            )));
         }
         Ok(())
     }
 
     fn decode(self) -> Result<Entry, Damage> {
-        let Self { seq, at, event, body, .. } = self;
+        let Self {
+            seq, at, event, body, ..
+        } = self;
         let event = decode_event(&event).map_err(|e| Damage(format!("entry {seq}: {e}")))?;
         Ok(Entry { seq, at, event, body })
     }
@@ -136,7 +139,10 @@ fn scan(
     mut each: impl FnMut(Stored) -> Result<(), Damage>,
 ) -> Result<(), Failure> {
     let (key, id) = run;
-    let corrupt = |what| StoreError::Corrupt { run: id.clone(), what };
+    let corrupt = |what| StoreError::Corrupt {
+        run: id.clone(),
+        what,
+    };
     let mut query = conn.prepare_cached(
         "SELECT seq, at, event, body, body_len, body_sha256, chain FROM entries
          WHERE run = ?1 AND seq >= ?2 ORDER BY seq LIMIT ?3",
@@ -172,12 +178,11 @@ pub struct Verified {
 }
 
 /// Every entry from `from` on, verified against the one before it.
-pub fn read_verified(
-    conn: &Connection,
-    run: (RunKey, &RunId),
-    from: Seq,
-) -> Result<Verified, Failure> {
-    let mut verified = Verified { entries: Vec::new(), chain: Vec::new() };
+pub fn read_verified(conn: &Connection, run: (RunKey, &RunId), from: Seq) -> Result<Verified, Failure> {
+    let mut verified = Verified {
+        entries: Vec::new(),
+        chain: Vec::new(),
+    };
     // The entry before is read for its checksum only.
     let mut before = (from == 0).then_some(NOTHING);
     let mut expected = from;
@@ -205,7 +210,10 @@ pub fn read_to_anchor(
     anchor: Anchor,
 ) -> Result<Vec<Entry>, Failure> {
     let Verified { entries, chain } = read_verified(conn, run, from)?;
-    let corrupt = |what: String| StoreError::Corrupt { run: run.1.clone(), what };
+    let corrupt = |what: String| StoreError::Corrupt {
+        run: run.1.clone(),
+        what,
+    };
     let Some(index) = anchor.seq.checked_sub(from) else {
         return Ok(entries);
     };

@@ -63,14 +63,13 @@ impl SqliteStore {
     /// # Errors
     /// When the file is in use, of something else, of a newer version or cannot be read. Nothing was written
     /// to it then.
-    pub fn open(
-        path: impl AsRef<Path>,
-        options: SqliteOptions,
-    ) -> std::result::Result<Self, OpenError> {
+    pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> std::result::Result<Self, OpenError> {
         let path = path.as_ref();
         let open::Opened { conn, lock } = open::open(path)?;
-        let writer = Writer::spawn(conn, options.after_commit)
-            .map_err(|source| OpenError::Unreadable { path: path.into(), source })?;
+        let writer = Writer::spawn(conn, options.after_commit).map_err(|source| OpenError::Unreadable {
+            path: path.into(),
+            source,
+        })?;
         Ok(Self {
             readers: Readers::new(path.into(), options.readers),
             writer,
@@ -87,7 +86,9 @@ impl Store for SqliteStore {
 
     async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
         let name = name.to_owned();
-        self.writer.run(move |w| requests::deploy(w, &name, &component, now)).await
+        self.writer
+            .run(move |w| requests::deploy(w, &name, &component, now))
+            .await
     }
 
     async fn deployments(&self) -> Result<Vec<Deployment>> {
@@ -119,7 +120,8 @@ impl Store for SqliteStore {
         let run = run.clone();
         let read = move |conn: &_| {
             let key = runs::key(conn, &run)?;
-            key.map(|key| journal::read(conn, (key, &run), from, limit)).transpose()
+            key.map(|key| journal::read(conn, (key, &run), from, limit))
+                .transpose()
         };
         self.readers.run(read).await
     }
@@ -130,12 +132,16 @@ impl Store for SqliteStore {
 
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {
         let run = run.clone();
-        self.writer.run(move |w| requests::block(w, &run, fence, &blocked)).await
+        self.writer
+            .run(move |w| requests::block(w, &run, fence, &blocked))
+            .await
     }
 
     async fn upgrade(&self, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
         let run = run.clone();
-        self.writer.run(move |w| requests::upgrade(w, &run, component, now)).await
+        self.writer
+            .run(move |w| requests::upgrade(w, &run, component, now))
+            .await
     }
 
     async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {
@@ -149,7 +155,10 @@ impl Store for SqliteStore {
 
     async fn hook(&self, token: &HookToken, now: Timestamp) -> Result<Option<HookInfo>> {
         let token = token.clone();
-        let found = self.readers.run(move |conn| hooks::by_token(conn, &token, now)).await?;
+        let found = self
+            .readers
+            .run(move |conn| hooks::by_token(conn, &token, now))
+            .await?;
         let known = found.filter(|(claim, _)| !claim.is_forgotten(now));
         Ok(known.map(|(_, info)| info))
     }
@@ -169,14 +178,18 @@ impl Store for SqliteStore {
     }
 }
 
-fn load(
-    conn: &rusqlite::Connection,
-    id: &RunId,
-    from: Seq,
-) -> std::result::Result<Option<Loaded>, Failure> {
+fn load(conn: &rusqlite::Connection, id: &RunId, from: Seq) -> std::result::Result<Option<Loaded>, Failure> {
     let (Some(row), Some(run)) = (runs::find(conn, id)?, runs::get(conn, id)?) else {
         return Ok(None);
     };
     let entries = journal::read_to_anchor(conn, (row.key, id), from, row.anchor)?;
+    if from == 0 && !row.standing.fits(&entries) {
+        let what = format!("its entries do not make it {}", row.standing.folded);
+        return Err(StoreError::Corrupt {
+            run: id.clone(),
+            what,
+        }
+        .into());
+    }
     Ok(Some(Loaded { run, entries }))
 }

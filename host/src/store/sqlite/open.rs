@@ -26,7 +26,11 @@ pub enum OpenError {
         "{} is in use by process {pid} on {host}; stop that host, or name another file with `--db`",
         .path.display()
     )]
-    InUse { path: PathBuf, pid: String, host: String },
+    InUse {
+        path: PathBuf,
+        pid: String,
+        host: String,
+    },
     #[error(
         "{} is not an Onemark database ({found}); name another file with `--db`",
         .path.display()
@@ -52,8 +56,14 @@ pub struct Opened {
 
 /// Opens a database, or makes one where there is no file or an empty one.
 pub fn open(path: &Path) -> Result<Opened, OpenError> {
-    let unreadable = |source| OpenError::Unreadable { path: path.into(), source };
-    let sqlite = |source| OpenError::Sqlite { path: path.into(), source };
+    let unreadable = |source| OpenError::Unreadable {
+        path: path.into(),
+        source,
+    };
+    let sqlite = |source| OpenError::Sqlite {
+        path: path.into(),
+        source,
+    };
 
     // Before the lock, so that no lock file appears beside a file of somebody else; after it again, as it
     // may have been made meanwhile.
@@ -90,6 +100,7 @@ pub fn prepare_once(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 fn configure(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "journal_mode", "WAL")?;
     // A commit is on the disk before it is answered.
     conn.pragma_update(None, "synchronous", "FULL")?;
@@ -108,8 +119,14 @@ enum Header {
 
 /// Looks at the first bytes without SQLite, which might begin recovery or leave files beside.
 fn check_header(path: &Path) -> Result<Header, OpenError> {
-    let unreadable = |source| OpenError::Unreadable { path: path.into(), source };
-    let foreign = |found| OpenError::NotOurs { path: path.into(), found };
+    let unreadable = |source| OpenError::Unreadable {
+        path: path.into(),
+        source,
+    };
+    let foreign = |found| OpenError::NotOurs {
+        path: path.into(),
+        found,
+    };
     let mut header = Vec::new();
     match File::open(path) {
         Ok(file) => file.take(100).read_to_end(&mut header).map_err(unreadable)?,
@@ -123,7 +140,11 @@ fn check_header(path: &Path) -> Result<Header, OpenError> {
         return Err(foreign("it is no SQLite database"));
     }
     // Big-endian numbers at fixed places of the file format.
-    let number = |at: usize| header[at..at + 4].iter().fold(0, |n, byte| n << 8 | u32::from(*byte));
+    let number = |at: usize| {
+        header[at..at + 4]
+            .iter()
+            .fold(0, |n, byte| n << 8 | u32::from(*byte))
+    };
     let (version, application) = (number(60), number(68));
     if application != migrations::APPLICATION_ID {
         return Err(foreign("it is a SQLite database of another application"));
@@ -135,7 +156,11 @@ fn check_header(path: &Path) -> Result<Header, OpenError> {
 fn check_version(path: &Path, found: u32) -> Result<(), OpenError> {
     let known = migrations::KNOWN;
     if found > known {
-        return Err(OpenError::Newer { path: path.into(), found, known });
+        return Err(OpenError::Newer {
+            path: path.into(),
+            found,
+            known,
+        });
     }
     Ok(())
 }
@@ -146,7 +171,10 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     let mut lock_path = path.as_os_str().to_owned();
     lock_path.push(".lock");
     let lock_path = PathBuf::from(lock_path);
-    let unreadable = |source| OpenError::Unreadable { path: lock_path.clone(), source };
+    let unreadable = |source| OpenError::Unreadable {
+        path: lock_path.clone(),
+        source,
+    };
 
     let mut file = private().truncate(false).open(&lock_path).map_err(unreadable)?;
     match file.try_lock() {
@@ -157,7 +185,11 @@ fn lock(path: &Path) -> Result<File, OpenError> {
             let mut words = owner.split_whitespace();
             let mut word = || words.next().unwrap_or("unknown").to_owned();
             let (pid, host) = (word(), word());
-            return Err(OpenError::InUse { path: path.into(), pid, host });
+            return Err(OpenError::InUse {
+                path: path.into(),
+                pid,
+                host,
+            });
         }
         Err(TryLockError::Error(error)) => return Err(unreadable(error)),
     }

@@ -15,9 +15,8 @@ pub fn find<T: DeserializeOwned>(
     scope: &str,
     key: &IdempotencyKey,
 ) -> Result<Option<Receipt<T>>, Failure> {
-    let mut query = conn.prepare_cached(
-        "SELECT request, answer, at FROM receipts WHERE scope = ?1 AND key = ?2",
-    )?;
+    let mut query =
+        conn.prepare_cached("SELECT request, answer, at FROM receipts WHERE scope = ?1 AND key = ?2")?;
     let receipt = query.query_row([scope, key.as_str()], |row| {
         Ok(Receipt {
             request: column::digest(row, 0)?,
@@ -51,9 +50,7 @@ pub fn put<T: Serialize>(
 
 /// Removes the oldest receipt when it is not after `over`. One for each that comes bounds the table.
 pub fn prune(conn: &Connection, over: Timestamp) -> Result<(), Failure> {
-    conn.prepare_cached(
-        "DELETE FROM receipts WHERE id = (SELECT min(id) FROM receipts) AND at <= ?1",
-    )?
-    .execute([column::time(over)])?;
+    conn.prepare_cached("DELETE FROM receipts WHERE id = (SELECT min(id) FROM receipts) AND at <= ?1")?
+        .execute([column::time(over)])?;
     Ok(())
 }

@@ -7,13 +7,13 @@ use super::failure::Failure;
 use super::journal::{self, NOTHING, Tail};
 use super::runs::{self, Anchor, NewRow, RunKey};
 use super::thread::Writing;
-use super::{components, host, hooks, receipts};
+use super::{components, hooks, host, receipts};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{Body, Entry, Event, HookNo, NewEntry, Seq, Timestamp};
-use crate::store::decide::{self, Opening, Recall, Receipt, Standing};
+use crate::store::decide::{self, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
-    Admission, Append, Appended, Blocked, Delivered, Delivery, DeliveryReceipt, Disposed, Fence,
-    NewRun, StoreError, StoredComponent, Upgraded,
+    Admission, Append, Appended, Blocked, Delivered, Delivery, DeliveryReceipt, Disposed, Fence, NewRun,
+    StoreError, StoredComponent, Upgraded,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -47,8 +47,9 @@ impl Writing {
             run: id.clone(),
             what: format!("its journal is cut off before entry {}", row.anchor.seq),
         };
-        let Tail { seq, at, chain } =
-            tail.filter(|tail| tail.seq >= row.anchor.seq).ok_or_else(cut_off)?;
+        let Tail { seq, at, chain } = tail
+            .filter(|tail| tail.seq >= row.anchor.seq)
+            .ok_or_else(cut_off)?;
         Ok(Some(Head {
             key: row.key,
             component: row.component,
@@ -68,19 +69,17 @@ impl Writing {
             Some(epoch) => epoch,
             None => *self.epoch.insert(host::epoch(&self.conn)?),
         };
-        if fence.0 == epoch { Ok(()) } else { Err(StoreError::Fenced.into()) }
+        if fence.0 == epoch {
+            Ok(())
+        } else {
+            Err(StoreError::Fenced.into())
+        }
     }
 }
 
 impl Head {
     /// Adds an entry and what follows from it in the tables of hooks.
-    fn push(
-        &mut self,
-        conn: &Connection,
-        event: Event,
-        body: Option<Body>,
-        now: Timestamp,
-    ) -> Result<Entry> {
+    fn push(&mut self, conn: &Connection, event: Event, body: Option<Body>, now: Timestamp) -> Result<Entry> {
         let at = decide::entry_time(self.at, now);
         self.standing = self.standing.after(&event, at)?;
         self.apply_to_hooks(conn, &event, at)?;
@@ -107,17 +106,25 @@ impl Head {
                 let unread = hooks::unread(conn, self.key, *hook)?;
                 let left = unread.map(|unread| decide::unread_after_take(unread, *count));
                 let left = left.transpose()?;
-                left.map(|left| hooks::set_unread(conn, self.key, *hook, left)).transpose()?;
+                left.map(|left| hooks::set_unread(conn, self.key, *hook, left))
+                    .transpose()?;
                 (hook, left.is_some())
             }
             _ => return Ok(()),
         };
-        if found { Ok(()) } else { Err(decide::no_hook(*hook).into()) }
+        if found {
+            Ok(())
+        } else {
+            Err(decide::no_hook(*hook).into())
+        }
     }
 
     /// Brings the run's row up to date.
     fn update_row(&self, conn: &Connection) -> Result<()> {
-        let anchor = Anchor { seq: self.seq, chain: self.chain };
+        let anchor = Anchor {
+            seq: self.seq,
+            chain: self.chain,
+        };
         runs::update(conn, self.key, self.standing, self.component, anchor)
     }
 }
@@ -149,12 +156,7 @@ pub fn take_over(writing: &mut Writing) -> Result<Fence> {
     Ok(Fence(epoch))
 }
 
-pub fn deploy(
-    writing: &mut Writing,
-    name: &str,
-    component: &StoredComponent,
-    now: Timestamp,
-) -> Result<()> {
+pub fn deploy(writing: &mut Writing, name: &str, component: &StoredComponent, now: Timestamp) -> Result<()> {
     components::put(&writing.conn, component)?;
     components::name(&writing.conn, name, component.digest, now)
 }
@@ -170,7 +172,11 @@ pub fn admit(writing: &mut Writing, new: NewRun) -> Result<Admission> {
     let (request, at) = (new.request, new.now);
     let answer = admit_once(writing, new)?;
     if let Some(key) = key {
-        let receipt = Receipt { request, answer: answer.clone(), at };
+        let receipt = Receipt {
+            request,
+            answer: answer.clone(),
+            at,
+        };
         keep_receipt(writing, STARTS, &key, &receipt)?;
     }
     Ok(answer)
@@ -195,7 +201,12 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
     let tokens: Vec<_> = specs.iter().map(|spec| spec.token.clone()).collect();
     let event = Event::Started(Box::new(new.started));
     let standing = Standing::admitted(&event, at)?;
-    let entry = Entry { seq: 0, at, event, body: Some(new.input) };
+    let entry = Entry {
+        seq: 0,
+        at,
+        event,
+        body: Some(new.input),
+    };
     let link = journal::link(&entry, NOTHING)?;
     let row = NewRow {
         id: &new.id,
@@ -205,14 +216,24 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
         tokens: &tokens,
         created_at: at,
         standing,
-        anchor: Anchor { seq: 0, chain: link.chain },
+        anchor: Anchor {
+            seq: 0,
+            chain: link.chain,
+        },
     };
     let key = runs::insert(conn, &row)?;
     journal::insert(conn, key, &entry, &link)?;
     for (spec, hook) in specs.iter().zip(0 as HookNo..) {
         hooks::claim(conn, key, hook, spec, at)?;
     }
-    let head = Head { key, component, standing, seq: 0, at, chain: link.chain };
+    let head = Head {
+        key,
+        component,
+        standing,
+        seq: 0,
+        at,
+        chain: link.chain,
+    };
     writing.heads.insert(new.id.clone(), head);
     Ok(Admission::Started { run: new.id })
 }
@@ -226,7 +247,7 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
 
     let mut head = before.clone();
     for entry in left.entries {
-        let (event, body) = settle(&writing.conn, &append.run, head.key, entry, append.now)?;
+        let (event, body) = settle(&writing.conn, &append.run, &head, entry, append.now)?;
         entries.push(head.push(&writing.conn, event, body, append.now)?);
     }
     let parked = append
@@ -241,7 +262,11 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     }
     let status = head.standing.status();
     writing.heads.insert(append.run, head);
-    Ok(Appended { entries, parked: parked.is_some(), status })
+    Ok(Appended {
+        entries,
+        parked: parked.is_some(),
+        status,
+    })
 }
 
 /// The entries after `seen`, verified.
@@ -252,7 +277,11 @@ fn tail_after(conn: &Connection, id: &RunId, head: &Head, seen: Seq) -> Result<V
     let tail = journal::read_verified(conn, (head.key, id), seen + 1)?;
     if tail.chain.last() != Some(&head.chain) {
         let what = format!("its end is not entry {} as written", head.seq);
-        return Err(StoreError::Corrupt { run: id.clone(), what }.into());
+        return Err(StoreError::Corrupt {
+            run: id.clone(),
+            what,
+        }
+        .into());
     }
     Ok(tail.entries)
 }
@@ -261,7 +290,7 @@ fn tail_after(conn: &Connection, id: &RunId, head: &Head, seen: Seq) -> Result<V
 fn settle(
     conn: &Connection,
     run: &RunId,
-    key: RunKey,
+    head: &Head,
     entry: NewEntry,
     now: Timestamp,
 ) -> Result<(Event, Option<Body>)> {
@@ -270,11 +299,25 @@ fn settle(
             decide::check_owner_event(&event)?;
             Ok((event, body))
         }
-        NewEntry::OpenHook { call, hook, spec, generated } => {
+        NewEntry::OpenHook {
+            call,
+            hook,
+            spec,
+            generated,
+        } => {
             let last = hooks::last_claim(conn, &spec.token)?;
-            let claims = hooks::count(conn, key)?;
-            let opening = Opening { call, hook, spec, generated };
-            Ok(decide::open_hook(run, opening, claims, last.as_ref(), now)?)
+            let opening = Opening {
+                call,
+                hook,
+                spec,
+                generated,
+            };
+            let opener = Opener {
+                run,
+                standing: head.standing,
+                claims: hooks::count(conn, head.key)?,
+            };
+            Ok(decide::open_hook(&opener, opening, last.as_ref(), now)?)
         }
     }
 }
@@ -289,12 +332,7 @@ pub fn block(writing: &mut Writing, run: &RunId, fence: Fence, why: &Blocked) ->
     Ok(())
 }
 
-pub fn upgrade(
-    writing: &mut Writing,
-    run: &RunId,
-    component: Digest,
-    now: Timestamp,
-) -> Result<Upgraded> {
+pub fn upgrade(writing: &mut Writing, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
     let Some(head) = writing.head(run)? else {
         return Ok(Upgraded::NotFound);
     };
@@ -324,12 +362,18 @@ pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {
     };
     let event = Event::PayloadReceived { hook: address.hook };
     let seq = push_one(writing, &address.run, event, Some(delivery.payload), at)?;
-    let receipt = DeliveryReceipt { run_id: address.run, seq };
+    let receipt = DeliveryReceipt {
+        run_id: address.run,
+        seq,
+    };
     if let Some(key) = &delivery.key {
         let answer = receipt.clone();
         keep_receipt(writing, scope, key, &Receipt { request, answer, at })?;
     }
-    Ok(Delivered::Accepted { receipt, again: false })
+    Ok(Delivered::Accepted {
+        receipt,
+        again: false,
+    })
 }
 
 pub fn dispose(writing: &mut Writing, token: &HookToken, now: Timestamp) -> Result<Disposed> {
@@ -338,7 +382,10 @@ pub fn dispose(writing: &mut Writing, token: &HookToken, now: Timestamp) -> Resu
         Ok(address) => address,
         Err(refused) => return Ok(refused),
     };
-    let event = Event::HookDisposed { call: None, hook: address.hook };
+    let event = Event::HookDisposed {
+        call: None,
+        hook: address.hook,
+    };
     push_one(writing, &address.run, event, None, now)?;
     Ok(Disposed::Freed { run: address.run })
 }
@@ -351,7 +398,9 @@ fn recall<T: serde::de::DeserializeOwned>(
     request: Digest,
     now: Timestamp,
 ) -> Result<Recall<T>> {
-    let receipt = key.map(|key| receipts::find(&writing.conn, scope, key)).transpose()?;
+    let receipt = key
+        .map(|key| receipts::find(&writing.conn, scope, key))
+        .transpose()?;
     Ok(decide::recall(receipt.flatten(), request, now))
 }
 

@@ -92,12 +92,7 @@ pub fn update(
 }
 
 /// Marks as blocked; whatever is known of the journal stays.
-pub fn block(
-    conn: &Connection,
-    key: RunKey,
-    standing: Standing,
-    blocked: &Blocked,
-) -> Result<(), Failure> {
+pub fn block(conn: &Connection, key: RunKey, standing: Standing, blocked: &Blocked) -> Result<(), Failure> {
     conn.prepare_cached(
         "UPDATE runs SET status = ?2, ready_since = ?3, wake_at = ?4, blocked = ?5 WHERE key = ?1",
     )?
@@ -138,7 +133,11 @@ fn damaged(id: &RunId, error: rusqlite::Error) -> Failure {
         return error.into();
     }
     let what = format!("its row cannot be read: {error}");
-    StoreError::Corrupt { run: id.clone(), what }.into()
+    StoreError::Corrupt {
+        run: id.clone(),
+        what,
+    }
+    .into()
 }
 
 fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
@@ -147,10 +146,9 @@ fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
         RunStatus::Pending | RunStatus::Running => Activity::Ready { since: row.get(6)? },
         RunStatus::Suspended => Activity::Parked { wake_at: row.get(7)? },
         RunStatus::Blocked => Activity::Blocked,
-        RunStatus::Completed
-        | RunStatus::Failed
-        | RunStatus::Cancelled
-        | RunStatus::Continued => Activity::Ended { at: row.get(5)? },
+        RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled | RunStatus::Continued => {
+            Activity::Ended { at: row.get(5)? }
+        }
     };
     Ok(Standing {
         folded: column::parse(row, 3)?,
@@ -194,8 +192,7 @@ pub fn get(conn: &Connection, id: &RunId) -> Result<Option<RunInfo>, Failure> {
 pub fn list(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunInfo>, Failure> {
     let before = match &filter.after {
         None => RunKey::MAX,
-        Some(after) => key(conn, after)?
-            .ok_or_else(|| decide::no_run(after))?,
+        Some(after) => key(conn, after)?.ok_or_else(|| decide::no_run(after))?,
     };
     let mut query = conn.prepare_cached(select_info!(
         "WHERE key < ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR workflow = ?3)

@@ -87,10 +87,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn spawn(
-        conn: Connection,
-        after_commit: Option<AfterCommit>,
-    ) -> std::io::Result<Self> {
+    pub fn spawn(conn: Connection, after_commit: Option<AfterCommit>) -> std::io::Result<Self> {
         let (requests, queue) = mpsc::channel(QUEUE);
         let stopped = Arc::new(OnceLock::new());
         let thread = Thread {
@@ -222,7 +219,11 @@ impl Thread {
     }
 
     fn execute(&self, sql: &str) -> Result<()> {
-        let done = self.writing.conn.prepare_cached(sql).and_then(|mut s| s.execute([]));
+        let done = self
+            .writing
+            .conn
+            .prepare_cached(sql)
+            .and_then(|mut s| s.execute([]));
         done.map(drop).map_err(|error| Failure::from(error).into())
     }
 
@@ -232,5 +233,50 @@ impl Thread {
         // Whether or not this is heard, the file is as sound as it was.
         let _ = self.writing.conn.set_db_config(quiet, true);
         let _ = self.stopped.set(why.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Digest;
+    use crate::store::StoredComponent;
+    use crate::store::sqlite::{components, migrations, requests};
+
+    #[tokio::test]
+    async fn a_full_database_refuses_and_goes_on_when_there_is_room() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        migrations::apply(&mut conn).unwrap();
+        let writer = Writer::spawn(conn, None).unwrap();
+        let limit =
+            |pages: u32| writer.run(move |w| Ok(w.conn.pragma_update(None, "max_page_count", pages)?));
+        let deploy = |bytes: usize| {
+            let bytes: Arc<[u8]> = vec![7; bytes].into();
+            let digest = Digest::of(&bytes);
+            let manifest = "{}".into();
+            let component = StoredComponent {
+                digest,
+                bytes,
+                manifest,
+            };
+            writer.run(move |w| requests::deploy(w, "name", &component, 1))
+        };
+        limit(100).await.unwrap();
+        let refused = deploy(1 << 20).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+        let deployed = |w: &mut Writing| Ok(components::deployments(&w.conn)?.len());
+        assert_eq!(writer.run(deployed).await.unwrap(), 0);
+        limit(10_000).await.unwrap();
+        deploy(1 << 20).await.unwrap();
+        assert_eq!(writer.run(deployed).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_panicked_says_so() {
+        let writer = Writer::spawn(Connection::open_in_memory().unwrap(), None).unwrap();
+        for _ in 0..2 {
+            let error = writer.run(|_| -> std::result::Result<(), Failure> { panic!("a bug") });
+            assert!(matches!(error.await, Err(StoreError::Fatal(_))));
+        }
     }
 }

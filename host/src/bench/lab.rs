@@ -1,0 +1,98 @@
+//! A host to measure: an engine on a database file of its own, with the guest deployed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::Plan;
+use crate::clock::SystemClock;
+use crate::engine::{DeliverRequest, Engine, EngineConfig, StartHook, StartRequest};
+use crate::ids::{HookToken, RunId};
+use crate::journal::RunStatus;
+use crate::sandbox::{Component, Sandbox, SandboxConfig};
+use crate::store::{SqliteOptions, SqliteStore};
+
+/// Longer than any scenario should take.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+pub struct Lab {
+    pub engine: Engine,
+    pub sandbox: Sandbox,
+    pub component: Component,
+    folder: TempDir,
+}
+
+impl Lab {
+    pub async fn open(plan: &Plan, config: EngineConfig) -> Result<Self> {
+        let folder = TempDir::new_in(&plan.folder).context("no folder for the database")?;
+        let store = SqliteStore::open(folder.path().join("bench.db"), SqliteOptions::default())?;
+        let sandbox = Sandbox::new(SandboxConfig::default())?;
+        let bytes: Arc<[u8]> = std::fs::read(&plan.component)
+            .with_context(|| format!("{} cannot be read", plan.component.display()))?
+            .into();
+        let clock = Arc::new(SystemClock);
+        let engine = Engine::open(Arc::new(store), sandbox.clone(), clock, config).await?;
+        engine.deploy("bench", bytes.clone()).await?;
+        let component = engine.load(bytes).await?;
+        Ok(Self {
+            engine,
+            sandbox,
+            component,
+            folder,
+        })
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.folder.path().join("bench.db")
+    }
+
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    pub async fn start(&self, workflow: &str, input: Value, token: Option<&str>) -> Result<RunId> {
+        let hooks = match token {
+            None => Vec::new(),
+            Some(token) => vec![StartHook {
+                token: HookToken::new(token)?,
+                min_retention_ms: 0,
+                metadata: None,
+            }],
+        };
+        let request = StartRequest {
+            workflow: workflow.to_owned(),
+            input: input.to_string().into(),
+            id: None,
+            hooks,
+            key: None,
+        };
+        Ok(self.engine.start(request).await?.run_id)
+    }
+
+    pub async fn deliver(&self, token: &str, payload: Value) -> Result<u64> {
+        let request = DeliverRequest {
+            token: HookToken::new(token)?,
+            payload: payload.to_string().into(),
+            key: None,
+        };
+        Ok(self.engine.deliver(request).await?.seq)
+    }
+
+    pub async fn completed(&self, run: &RunId) -> Result<()> {
+        let result = self.engine.result(run, PATIENCE).await?;
+        ensure!(result.status == RunStatus::Completed, "run {run}: {result:?}");
+        Ok(())
+    }
+
+    /// Rows in the tables that runs fill.
+    pub fn rows(&self) -> Result<u64> {
+        let conn = rusqlite::Connection::open(self.database())?;
+        let count = "SELECT (SELECT count(*) FROM runs) + (SELECT count(*) FROM entries)
+            + (SELECT count(*) FROM hooks) + (SELECT count(*) FROM claims)";
+        Ok(conn.query_row(count, [], |row| row.get(0))?)
+    }
+}

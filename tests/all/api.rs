@@ -1,0 +1,824 @@
+//! The HTTP surface of a real server: what it answers, what it refuses, and that a refusal writes nothing.
+
+use onemark::api;
+use onemark::engine::EngineConfig;
+use onemark_tests::{StoreKind, TestHost, programs, variant};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+/// A server on a free port, over a host with the programs deployed.
+struct Server {
+    host: TestHost,
+    http: reqwest::Client,
+    url: String,
+    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+struct Answer {
+    status: StatusCode,
+    text: String,
+    json: Value,
+}
+
+impl Server {
+    async fn new() -> Self {
+        Self::over(TestHost::new().await).await
+    }
+
+    async fn over(host: TestHost) -> Self {
+        let listener = api::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = tokio::spawn(api::serve(listener, host.engine.clone(), std::future::pending()));
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self {
+            host,
+            http,
+            url,
+            serving,
+        }
+    }
+
+    fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        send(self.request("GET", path)).await
+    }
+
+    async fn post(&self, path: &str, body: impl ToString) -> Answer {
+        send(as_json(self.request("POST", path), body)).await
+    }
+
+    async fn post_with_key(&self, path: &str, key: &str, body: impl ToString) -> Answer {
+        send(as_json(self.request("POST", path), body).header("idempotency-key", key)).await
+    }
+
+    async fn put(&self, name: &str, bytes: impl Into<Vec<u8>>) -> Answer {
+        let request = self.request("PUT", &format!("/v1/components/{name}"));
+        send(
+            request
+                .body(bytes.into())
+                .header("content-type", "application/wasm"),
+        )
+        .await
+    }
+
+    async fn start(&self, workflow: &str, input: Value, token: &str) -> String {
+        let body = json!({ "workflow": workflow, "input": input, "hooks": [{ "token": token }] });
+        let answer = self.post("/v1/runs", body).await;
+        assert_eq!(answer.status, 201, "{}", answer.text);
+        answer.json["run_id"].as_str().unwrap().to_owned()
+    }
+
+    async fn ended(&self, run: &str) -> Value {
+        self.get(&format!("/v1/runs/{run}/result?wait=60s")).await.json
+    }
+
+    /// Everything that a refused request could have changed.
+    async fn contents(&self) -> Value {
+        let runs = self.get("/v1/runs").await.json;
+        let mut journals = Vec::new();
+        for run in runs["runs"].as_array().unwrap() {
+            let id = run["id"].as_str().unwrap();
+            journals.push(self.get(&format!("/v1/runs/{id}")).await.json);
+            journals.push(self.get(&format!("/v1/runs/{id}/journal")).await.json);
+        }
+        json!([runs, journals, self.get("/v1/components").await.json])
+    }
+
+    /// Sends a request that must be refused with this status and code, and must leave no trace.
+    async fn refused(&self, request: RequestBuilder, status: u16, code: &str) -> Answer {
+        let before = self.contents().await;
+        let answer = send(request).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.code()),
+            (status, code),
+            "{}",
+            answer.text
+        );
+        assert_eq!(
+            self.contents().await,
+            before,
+            "written by a request that was refused as {code}"
+        );
+        answer
+    }
+
+    async fn refused_post(&self, path: &str, body: impl ToString, status: u16, code: &str) -> Answer {
+        self.refused(as_json(self.request("POST", path), body), status, code)
+            .await
+    }
+}
+
+fn as_json(request: RequestBuilder, body: impl ToString) -> RequestBuilder {
+    request
+        .header("content-type", "application/json")
+        .body(body.to_string())
+}
+
+async fn send(request: RequestBuilder) -> Answer {
+    let response = request.send().await.unwrap();
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    let json = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{status}: no JSON: {text}"));
+    Answer { status, text, json }
+}
+
+impl Answer {
+    fn code(&self) -> &str {
+        self.json["error"]["code"].as_str().unwrap_or("")
+    }
+
+    fn message(&self) -> &str {
+        self.json["error"]["message"].as_str().unwrap_or("")
+    }
+
+    fn says(&self, words: &str) {
+        assert!(
+            self.message().contains(words),
+            "{words:?} is not in {:?}",
+            self.message()
+        );
+    }
+}
+
+// ---- what it does -----------------------------------------------------------------------------------
+
+// A01, A02
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_is_answered_once_with_201_and_its_duplicate_names_the_owner() {
+    let server = Server::new().await;
+    let body = json!({ "workflow": "follow", "input": { "id": "42" } });
+    let first = server.post("/v1/runs", &body).await;
+    assert_eq!(first.status, 201);
+    assert_eq!(first.json["started"], true);
+    server
+        .host
+        .reached(&run_id(&first), onemark::journal::RunStatus::Suspended)
+        .await;
+
+    let conflict = server.refused_post("/v1/runs", &body, 409, "hook_conflict").await;
+    let error = &conflict.json["error"];
+    assert_eq!(error["token"], "order:42");
+    assert_eq!(error["conflicting_run_id"], first.json["run_id"]);
+    assert_eq!(error["status"], "suspended");
+    assert_eq!(error["workflow"], "follow");
+    assert!(error["hint"].is_string());
+}
+
+fn run_id(answer: &Answer) -> onemark::ids::RunId {
+    onemark::ids::RunId::new(answer.json["run_id"].as_str().unwrap()).unwrap()
+}
+
+// A14, A15
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_id_leads_to_the_same_run() {
+    let server = Server::new().await;
+    let mut body = json!({ "workflow": "sequence", "input": { "n": 2 }, "id": "order/42: first" });
+    let first = server.post("/v1/runs", &body).await;
+    assert_eq!(
+        (first.status.as_u16(), &first.json["started"]),
+        (201, &json!(true))
+    );
+    server.ended("order%2F42:%20first").await;
+    let again = server.post("/v1/runs", &body).await;
+    assert_eq!(
+        (again.status.as_u16(), &again.json["started"]),
+        (200, &json!(false))
+    );
+    assert_eq!(again.json["run_id"], "order/42: first");
+
+    body["input"]["n"] = json!(3);
+    let conflict = server
+        .refused_post("/v1/runs", &body, 409, "run_id_conflict")
+        .await;
+    assert_eq!(conflict.json["error"]["run_id"], "order/42: first");
+}
+
+// A24
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keyed_start_gets_its_first_answer_again() {
+    let server = Server::new().await;
+    let body = json!({ "workflow": "sequence", "input": { "n": 2 } });
+    let first = server.post_with_key("/v1/runs", "k1", &body).await;
+    let again = server.post_with_key("/v1/runs", "k1", &body).await;
+    assert_eq!((first.status, &first.json), (again.status, &again.json));
+    assert_eq!(
+        server.get("/v1/runs").await.json["runs"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+
+    server.ended(run_id(&first).as_str()).await;
+    let other = json!({ "workflow": "sequence", "input": { "n": 3 } });
+    let request = as_json(server.request("POST", "/v1/runs"), other).header("idempotency-key", "k1");
+    server.refused(request, 409, "key_conflict").await;
+}
+
+// B04, B05, B16
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_any_printable_text_work_in_paths() {
+    let server = Server::new().await;
+    for token in [
+        "order:42",
+        "a/b/c",
+        "100% sure?",
+        "#1 & more=less",
+        "naïve ☃ +",
+        "a%2Fb",
+        "...",
+    ] {
+        let run = server.start("read_any", json!({}), token).await;
+        let path = format!("/v1/hooks/{}", encoded(token));
+        let hook = server.get(&path).await.json;
+        assert_eq!(
+            (&hook["token"], &hook["run_id"]),
+            (&json!(token), &json!(run)),
+            "{token}"
+        );
+
+        let receipt = server.post_with_key(&path, "k", "1").await;
+        assert_eq!(
+            (receipt.status.as_u16(), &receipt.json["run_id"]),
+            (202, &json!(run)),
+            "{token}"
+        );
+        assert_eq!(
+            server.post_with_key(&path, "k", "1").await.json,
+            receipt.json,
+            "{token}"
+        );
+        assert_eq!(
+            server.post_with_key(&path, "k", "2").await.code(),
+            "key_conflict",
+            "{token}"
+        );
+
+        server.post(&path, "\"end\"").await;
+        assert_eq!(server.ended(&run).await["output"], json!([1]), "{token}");
+    }
+}
+
+/// Every byte but letters and digits percent-encoded.
+fn encoded(text: &str) -> String {
+    let byte = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+// A07, B07
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disposed_hook_is_gone_and_its_token_free() {
+    let server = Server::new().await;
+    let run = server.start("read_any", json!({}), "t").await;
+    let disposed = send(server.request("DELETE", "/v1/hooks/t")).await;
+    assert_eq!(
+        (disposed.status.as_u16(), &disposed.json["state"]),
+        (200, &json!("freed"))
+    );
+    server.ended(&run).await;
+    let ended = server.refused_post("/v1/hooks/t", "1", 410, "hook_ended").await;
+    assert_eq!(ended.json["error"]["run_id"], json!(run));
+    assert_eq!(ended.json["error"]["status"], "completed");
+    server.start("read_any", json!({}), "t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_keep_every_digit() {
+    let server = Server::new().await;
+    let payload = "{\"n\": 123456789012345678901234567890.10, \"m\": 1e2}";
+    let run = server.start("read_any", json!({}), "t").await;
+    server.post("/v1/hooks/t", payload).await;
+    let journal = server.get(&format!("/v1/runs/{run}/journal")).await;
+    assert!(journal.text.contains(payload), "{}", journal.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_come_in_pages() {
+    let server = Server::new().await;
+    let mut started = Vec::new();
+    for n in 0..5 {
+        let body = json!({ "workflow": "sequence", "input": { "n": n } });
+        started.push(server.post("/v1/runs", body).await.json["run_id"].clone());
+        server.ended(started[n].as_str().unwrap()).await;
+    }
+    let mut listed = Vec::new();
+    let mut path = "/v1/runs?limit=2&status=completed&workflow=sequence".to_owned();
+    loop {
+        let page = server.get(&path).await.json;
+        listed.extend(
+            page["runs"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|run| run["id"].clone()),
+        );
+        let Some(cursor) = page["next_cursor"].as_str() else {
+            break;
+        };
+        path = format!("/v1/runs?limit=2&status=completed&workflow=sequence&cursor={cursor}");
+    }
+    started.reverse();
+    assert_eq!(listed, started);
+    assert_eq!(server.get("/v1/runs?status=failed").await.json["runs"], json!([]));
+
+    let run = listed[0].as_str().unwrap();
+    let whole = server.get(&format!("/v1/runs/{run}/journal")).await.json;
+    let mut entries = Vec::new();
+    let mut from = json!(0);
+    while !from.is_null() {
+        let page = server
+            .get(&format!("/v1/runs/{run}/journal?limit=3&from={from}"))
+            .await
+            .json;
+        entries.extend(page["entries"].as_array().unwrap().clone());
+        from = page["next"].clone();
+    }
+    assert_eq!(json!(entries), whole["entries"]);
+    assert_eq!(entries[0]["event"], "started");
+    assert_eq!(entries[0]["fields"]["workflow"], "sequence");
+    assert_eq!(entries[0]["body"], json!({ "n": 4 }));
+}
+
+// F01, F04
+#[tokio::test(flavor = "multi_thread")]
+async fn replays_against_its_own_component_and_another() {
+    let server = Server::new().await;
+    let run = server.start("changing", json!({}), "t").await;
+    server.post("/v1/hooks/t", "4").await;
+    assert_eq!(server.ended(&run).await["output"], 7);
+
+    let path = format!("/v1/runs/{run}/replay");
+    let own = send(server.request("POST", &path)).await;
+    assert_eq!(
+        (own.status.as_u16(), &own.json["verdict"]),
+        (200, &json!("agrees"))
+    );
+    let calls = own.json["calls"].as_array().unwrap();
+    assert!(calls.iter().all(|call| call["matched"] == true), "{}", own.text);
+
+    let other = server
+        .request("POST", &path)
+        .header("content-type", "application/wasm");
+    let other = send(other.body(variant("renamed").to_vec())).await;
+    let diverged = &other.json["verdict"]["diverged"];
+    assert_eq!(
+        (&diverged["call"], &diverged["recorded"]["name"]),
+        (&json!(0), &json!("one"))
+    );
+    assert!(
+        diverged["diff"]
+            .as_str()
+            .unwrap()
+            .contains("+  \"name\": \"two\""),
+        "{}",
+        other.text
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrades_by_name_and_by_digest() {
+    let server = Server::new().await;
+    let run = server.start("broken", json!({ "how": "panic" }), "t").await;
+    assert_eq!(server.ended(&run).await["blocked"]["reason"], "trap");
+    let mended = server.put("mended", variant("mended").to_vec()).await.json;
+
+    let path = format!("/v1/runs/{run}/upgrade");
+    let unknown = "0".repeat(64);
+    server
+        .refused_post(&path, json!({ "component": unknown }), 404, "unknown_component")
+        .await;
+    server
+        .refused_post(&path, json!({ "component": "nope" }), 404, "unknown_component")
+        .await;
+    server
+        .refused_post(&path, json!({ "digest": unknown }), 400, "invalid_request")
+        .await;
+    let upgraded = server.post(&path, json!({ "component": "mended" })).await;
+    assert_eq!(upgraded.json["component"], mended["digest"], "{}", upgraded.text);
+    assert_eq!(server.ended(&run).await["output"], "saved, mended");
+    let body = json!({ "component": mended["digest"] });
+    server.refused_post(&path, body, 409, "run_ended").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn says_what_is_deployed_and_that_it_lives() {
+    let server = Server::new().await;
+    let components = server.get("/v1/components").await.json;
+    assert_eq!(components["components"][0]["name"], "programs");
+    assert_eq!(components["components"][0]["manifest"]["manifest"], 1);
+    let workflows = server.get("/v1/workflows").await.json;
+    let follow = workflows["workflows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|w| w["name"] == "follow");
+    assert_eq!(follow.unwrap()["deployment"], "programs");
+    assert_eq!(server.get("/healthz").await.json, json!({ "status": "ok" }));
+    assert_eq!(server.get("/readyz").await.json, json!({ "status": "ok" }));
+}
+
+// ---- what it refuses --------------------------------------------------------------------------------
+
+// A21
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_bad_starts() {
+    let server = Server::new().await;
+    let long = "x".repeat(256);
+    let workflow = |fields: Value| {
+        let mut body = json!({ "workflow": "follow", "input": { "id": "42" } });
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        body.to_string()
+    };
+    let hook = |fields: Value| workflow(json!({ "hooks": [fields] }));
+    let deep = format!(
+        r#"{{"workflow":"read_any","input":{}1{}}}"#,
+        "[".repeat(200),
+        "]".repeat(200)
+    );
+    let cases = [
+        (String::new(), 400, "invalid_request", "EOF"),
+        ("{".into(), 400, "invalid_request", "EOF"),
+        ("[]".into(), 400, "invalid_request", "expected struct"),
+        (
+            workflow(json!({})) + " x",
+            400,
+            "invalid_request",
+            "trailing characters",
+        ),
+        (
+            r#"{"workflow":"follow"}"#.into(),
+            400,
+            "invalid_request",
+            "missing field `input`",
+        ),
+        (
+            r#"{"workflow":"follow","input":{id:1}}"#.into(),
+            400,
+            "invalid_request",
+            "input",
+        ),
+        (
+            workflow(json!({ "inptu": 1 })),
+            400,
+            "invalid_request",
+            "unknown field `inptu`",
+        ),
+        (
+            workflow(json!({ "workflow": 1 })),
+            400,
+            "invalid_request",
+            "workflow: invalid type",
+        ),
+        (
+            workflow(json!({ "on_conflict": "attach" })),
+            400,
+            "invalid_request",
+            "`on_conflict`",
+        ),
+        (
+            workflow(json!({ "deliver": { "payload": 1 } })),
+            400,
+            "invalid_request",
+            "`deliver`",
+        ),
+        (
+            workflow(json!({ "start_at": "2030-01-01" })),
+            400,
+            "invalid_request",
+            "`start_at`",
+        ),
+        (workflow(json!({ "tags": {} })), 400, "invalid_request", "`tags`"),
+        (
+            workflow(json!({ "workflow": "nope" })),
+            404,
+            "unknown_workflow",
+            "`nope`",
+        ),
+        (
+            workflow(json!({ "workflow": "nope/follow" })),
+            404,
+            "unknown_workflow",
+            "`nope/follow`",
+        ),
+        (
+            workflow(json!({ "input": { "id": 42 } })),
+            422,
+            "invalid_input",
+            "/id: 42 is not of type",
+        ),
+        (
+            workflow(json!({ "input": {} })),
+            422,
+            "invalid_input",
+            "\"id\" is a required property",
+        ),
+        (
+            workflow(json!({ "input": [1] })),
+            422,
+            "invalid_input",
+            "must be an object",
+        ),
+        (
+            workflow(json!({ "input": { "id": long } })),
+            422,
+            "invalid_input",
+            "hook token has 262 bytes",
+        ),
+        (
+            workflow(json!({ "input": { "id": "x".repeat(1 << 20) } })),
+            413,
+            "too_large",
+            "the input has",
+        ),
+        (
+            workflow(json!({ "input": { "id": "x".repeat(3 << 20) } })),
+            413,
+            "too_large",
+            "the body",
+        ),
+        (deep, 422, "invalid_input", "recursion limit"),
+        (
+            workflow(json!({ "id": "" })),
+            400,
+            "invalid_name",
+            "run id is empty",
+        ),
+        (
+            workflow(json!({ "id": long })),
+            400,
+            "invalid_name",
+            "run id has 256 bytes",
+        ),
+        (
+            hook(json!({ "token": "" })),
+            400,
+            "invalid_name",
+            "hook token is empty",
+        ),
+        (
+            hook(json!({ "token": long })),
+            400,
+            "invalid_name",
+            "hook token has 256 bytes",
+        ),
+        (
+            hook(json!({ "token": "a\nb" })),
+            400,
+            "invalid_name",
+            "control character",
+        ),
+        (
+            hook(json!({ "token": "t", "ttl": 1 })),
+            400,
+            "invalid_request",
+            "hooks[0].ttl: unknown field `ttl`",
+        ),
+        (
+            hook(json!({ "token": "t", "min_retention": "soon" })),
+            400,
+            "invalid_request",
+            "`soon`",
+        ),
+        (
+            hook(json!({ "token": "t", "min_retention": 5 })),
+            400,
+            "invalid_request",
+            "hooks[0].min_retention",
+        ),
+        (
+            hook(json!({ "token": "t", "min_retention": "400days" })),
+            422,
+            "retention_too_long",
+            "over the limit",
+        ),
+        (
+            workflow(json!({ "hooks": [{ "token": "t" }, { "token": "t" }] })),
+            400,
+            "invalid_request",
+            "twice",
+        ),
+    ];
+    for (body, status, code, words) in cases {
+        server
+            .refused_post("/v1/runs", body, status, code)
+            .await
+            .says(words);
+    }
+    assert_eq!(server.get("/v1/runs").await.json["runs"], json!([]));
+    assert_eq!(
+        server.get("/v1/hooks/order:42").await.status,
+        404,
+        "the token is still free"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_bad_headers_paths_and_queries() {
+    let server = Server::new().await;
+    let start = json!({ "workflow": "sequence", "input": { "n": 1 } }).to_string();
+    let plain = |kind: Option<&str>| {
+        let request = server.request("POST", "/v1/runs").body(start.clone());
+        match kind {
+            Some(kind) => request.header("content-type", kind),
+            None => request,
+        }
+    };
+    for kind in [
+        None,
+        Some("text/plain"),
+        Some("application/x-www-form-urlencoded"),
+    ] {
+        server.refused(plain(kind), 415, "wrong_content_type").await;
+    }
+    let keyed = |key: &str| plain(Some("application/json; charset=utf-8")).header("idempotency-key", key);
+    server
+        .refused(keyed(""), 400, "invalid_name")
+        .await
+        .says("idempotency key is empty");
+    server
+        .refused(keyed(&"x".repeat(256)), 400, "invalid_name")
+        .await
+        .says("256 bytes");
+    server
+        .refused(keyed("a").header("idempotency-key", "b"), 400, "invalid_request")
+        .await;
+
+    for (method, path, status, code) in [
+        ("GET", "/", 404, "unknown_route"),
+        ("GET", "/v1/nope", 404, "unknown_route"),
+        ("POST", "/v1/hooks/a/b", 404, "unknown_route"),
+        ("DELETE", "/v1/runs", 405, "method_not_allowed"),
+        ("GET", "/v1/components/programs", 405, "method_not_allowed"),
+        ("GET", "/v1/runs/nope", 404, "run_not_found"),
+        ("GET", "/v1/runs/nope/journal", 404, "run_not_found"),
+        ("GET", "/v1/runs/nope/result?wait=1s", 404, "run_not_found"),
+        ("POST", "/v1/runs/nope/replay", 404, "run_not_found"),
+        ("GET", "/v1/hooks/nope", 404, "hook_not_found"),
+        ("DELETE", "/v1/hooks/nope", 404, "hook_not_found"),
+        ("GET", "/v1/hooks/%FF", 400, "invalid_request"),
+        ("GET", "/v1/hooks/a%0Ab", 400, "invalid_name"),
+        ("GET", "/v1/runs?status=nope", 400, "invalid_request"),
+        ("GET", "/v1/runs?limit=0", 400, "invalid_request"),
+        ("GET", "/v1/runs?limit=1001", 400, "invalid_request"),
+        ("GET", "/v1/runs?limit=-1", 400, "invalid_request"),
+        ("GET", "/v1/runs?sort=name", 400, "invalid_request"),
+        ("GET", "/v1/runs/nope/result?wait=soon", 400, "invalid_request"),
+        ("GET", "/v1/runs/nope/result?wait=1h", 400, "invalid_request"),
+    ] {
+        server.refused(server.request(method, path), status, code).await;
+    }
+}
+
+// B06, B13, B17
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_bad_deliveries() {
+    let server = Server::new().await;
+    let body = json!({ "workflow": "follow", "input": { "id": "42" } });
+    let run = run_id(&server.post("/v1/runs", body).await);
+    server
+        .host
+        .reached(&run, onemark::journal::RunStatus::Suspended)
+        .await;
+    let hook = "/v1/hooks/order:42";
+
+    server
+        .refused_post("/v1/hooks/nope", "1", 404, "hook_not_found")
+        .await;
+    server
+        .refused_post(
+            &format!("/v1/hooks/{}", "x".repeat(256)),
+            "1",
+            400,
+            "invalid_name",
+        )
+        .await;
+    for body in ["", "{", "{\"n\":1}}", "nul", "'1'"] {
+        server
+            .refused_post(hook, body, 400, "invalid_request")
+            .await
+            .says("no JSON");
+    }
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    server
+        .refused_post(hook, deep, 400, "invalid_request")
+        .await
+        .says("recursion limit");
+    let large = json!({ "n": 1, "last": false, "more": "x".repeat(1 << 20) });
+    server.refused_post(hook, large, 413, "too_large").await;
+    let mismatch = server
+        .refused_post(hook, json!({ "n": "1", "last": 2 }), 422, "invalid_payload")
+        .await;
+    mismatch.says("/n:");
+    mismatch.says("/last:");
+    let not_utf8 = server
+        .request("POST", hook)
+        .header("content-type", "application/json");
+    server
+        .refused(not_utf8.body(vec![b'"', 0xff, b'"']), 400, "invalid_request")
+        .await;
+    let plain = server
+        .request("POST", hook)
+        .header("content-type", "text/plain")
+        .body("1");
+    server.refused(plain, 415, "wrong_content_type").await;
+}
+
+/// A component with nothing in it.
+const EMPTY_COMPONENT: [u8; 8] = *b"\0asm\x0d\0\x01\0";
+const EMPTY_MODULE: [u8; 8] = *b"\0asm\x01\0\0\0";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_what_is_no_workflow_component() {
+    let server = Server::new().await;
+    let cut = programs()[..10_000].to_vec();
+    let cases: [(&[u8], &str, &str); 5] = [
+        (b"", "not_a_component", "the file is empty"),
+        (b"#!/bin/sh\n", "not_a_component", "no WebAssembly component"),
+        (&EMPTY_MODULE, "core_module", "wasm32-wasip2"),
+        (&EMPTY_COMPONENT, "missing_exports", "onemark:workflow/"),
+        (&cut, "not_a_component", "no WebAssembly component"),
+    ];
+    let put = |name: &str| {
+        let request = server.request("PUT", &format!("/v1/components/{name}"));
+        request.header("content-type", "application/wasm")
+    };
+    for (bytes, code, words) in cases {
+        server
+            .refused(put("new").body(bytes.to_vec()), 422, code)
+            .await
+            .says(words);
+    }
+    for name in ["a%20b", "a%2Fb", &"x".repeat(101)] {
+        let request = put(name).body(programs().to_vec());
+        server
+            .refused(request, 400, "invalid_request")
+            .await
+            .says("is no name for a deployment");
+    }
+    let form = server.request("PUT", "/v1/components/new");
+    let form = form
+        .header("content-type", "multipart/form-data; boundary=x")
+        .body("--x");
+    server.refused(form, 415, "wrong_content_type").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_that_two_components_have_must_be_named_in_full() {
+    let server = Server::new().await;
+    server.put("other", variant("other").to_vec()).await;
+    let body = json!({ "workflow": "sequence", "input": { "n": 1 } });
+    let ambiguous = server
+        .refused_post("/v1/runs", &body, 409, "workflow_ambiguous")
+        .await;
+    let candidates = &ambiguous.json["error"]["candidates"];
+    assert_eq!(*candidates, json!(["other/sequence", "programs/sequence"]));
+    server.start("other/sequence", json!({ "n": 1 }), "t").await;
+}
+
+#[tokio::test]
+async fn listens_on_this_machine_only() {
+    for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7070"] {
+        let error = api::bind(address).await.unwrap_err();
+        assert!(matches!(error, api::BindError::NotLoopback(_)), "{error}");
+    }
+    for address in ["", "7070", "127.0.0.1", "127.0.0.1:99999", "http://127.0.0.1:1"] {
+        let error = api::bind(address).await.unwrap_err();
+        assert!(matches!(error, api::BindError::Address { .. }), "{error}");
+    }
+    let taken = api::bind("127.0.0.1:0").await.unwrap();
+    let error = api::bind(&taken.local_addr().unwrap().to_string())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, api::BindError::InUse(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_answers_as_the_database_does() {
+    for kind in StoreKind::ALL {
+        let host = TestHost::with(kind, EngineConfig::default(), None, &[]).await;
+        let server = Server::over(host).await;
+        let run = server.start("read_any", json!({}), "t").await;
+        let conflict = json!({ "workflow": "read_any", "input": {}, "hooks": [{ "token": "t" }] });
+        server
+            .refused_post("/v1/runs", conflict, 409, "hook_conflict")
+            .await;
+        server.post("/v1/hooks/t", "\"end\"").await;
+        assert_eq!(server.ended(&run).await["status"], "completed");
+        server.refused_post("/v1/hooks/t", "1", 410, "hook_ended").await;
+    }
+}

@@ -1,0 +1,480 @@
+//! The program itself: output, exit codes, and what it refuses to start on.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use onemark_tests::{onemark_bin, programs, variant};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The program, without what the tester's own environment says to it.
+fn onemark(args: &[&str]) -> Command {
+    let mut command = Command::new(onemark_bin());
+    for variable in ["ONEMARK_URL", "ONEMARK_DB", "ONEMARK_LISTEN", "ONEMARK_LOG"] {
+        command.env_remove(variable);
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// What a command that ended left behind.
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().expect("it ended by itself"),
+            stdout: String::from_utf8(output.stdout).expect("text"),
+            stderr: String::from_utf8(output.stderr).expect("text"),
+        }
+    }
+}
+
+impl Ran {
+    #[track_caller]
+    fn ends_with(self, code: i32) -> Self {
+        assert_eq!(
+            self.code, code,
+            "stdout: {}\nstderr: {}",
+            self.stdout, self.stderr
+        );
+        self
+    }
+
+    #[track_caller]
+    fn says(self, words: &str) -> Self {
+        assert!(self.stderr.contains(words), "{words:?} is not in {}", self.stderr);
+        self
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|_| panic!("no JSON: {}", self.stdout))
+    }
+}
+
+fn run(args: &[&str]) -> Ran {
+    onemark(args).output().expect("the program runs").into()
+}
+
+/// A served database in a folder of its own.
+struct Served {
+    folder: TempDir,
+    host: Child,
+    url: String,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.host.kill();
+        let _ = self.host.wait();
+    }
+}
+
+impl Served {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let db = folder.path().join("onemark.db");
+        let mut host = onemark(&["serve", "--listen", "127.0.0.1:0", "-o", "json", "--db"])
+            .arg(&db)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the host starts");
+        let mut line = String::new();
+        let stdout = host.stdout.take().expect("piped");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("the host says where it listens");
+        let ready: Value = serde_json::from_str(&line).expect("in JSON");
+        let url = ready["listening"].as_str().expect("with a URL").to_owned();
+        Self { folder, host, url }
+    }
+
+    fn with_programs() -> Self {
+        let served = Self::new();
+        let file = served.file("programs.wasm", &programs());
+        served.run(&["deploy", &file]).ends_with(0);
+        served
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> String {
+        file(self.folder.path(), name, bytes)
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        onemark(args)
+            .env("ONEMARK_URL", &self.url)
+            .output()
+            .expect("the program runs")
+            .into()
+    }
+}
+
+fn file(folder: &Path, name: &str, bytes: &[u8]) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).expect("the file can be written");
+    path.to_str().expect("a plain path").to_owned()
+}
+
+// ---- a run's life -----------------------------------------------------------------------------------
+
+#[test]
+fn a_run_from_start_to_replay() {
+    let served = Served::with_programs();
+    let started = served.run(&["start", "follow", r#"{"id":"7"}"#]).ends_with(0);
+    let run = started.stdout.trim().to_owned();
+
+    let conflict = served.run(&["start", "follow", r#"{"id":"7"}"#]).ends_with(3);
+    let conflict = conflict
+        .says("error: hook token `order:7` is held by run")
+        .says("\nhint: ");
+    assert_eq!(conflict.stdout, "", "messages go to stderr");
+    let conflict = served
+        .run(&["start", "follow", r#"{"id":"7"}"#, "-o", "json"])
+        .ends_with(3);
+    assert_eq!(conflict.json()["error"]["conflicting_run_id"], json!(run));
+
+    let payload = r#"{"n":1,"last":true}"#;
+    let delivered = served
+        .run(&["deliver", "order:7", payload, "--key", "k", "-o", "json"])
+        .ends_with(0);
+    let again = served
+        .run(&["deliver", "order:7", payload, "--key", "k", "-o", "json"])
+        .ends_with(0);
+    assert_eq!(delivered.json(), again.json());
+
+    let waited = ["start", "follow", r#"{"id":"8"}"#, "--id", &run, "--wait"];
+    served
+        .run(&waited)
+        .ends_with(1)
+        .says("was used for another request");
+    // No other command waits for a run; a start of the same id does, also when the run exists.
+    let other = [
+        "start",
+        "sequence",
+        r#"{"n":4}"#,
+        "--id",
+        "seq",
+        "--wait",
+        "-o",
+        "json",
+    ];
+    let first = served.run(&other).ends_with(0).json();
+    assert_eq!((&first["started"], &first["output"]), (&json!(true), &json!(6)));
+    assert_eq!(served.run(&other).ends_with(0).json()["started"], json!(false));
+
+    let shown = served.run(&["runs", "show", "seq"]).ends_with(0).stdout;
+    assert!(shown.contains("completed") && shown.ends_with("\n6\n"), "{shown}");
+    let listed = served
+        .run(&["runs", "list", "--workflow", "sequence", "-o", "json"])
+        .ends_with(0);
+    assert_eq!(listed.json()["runs"][0]["id"], "seq");
+    assert!(served.run(&["runs", "list"]).ends_with(0).stdout.contains(&run));
+
+    let journal = served.run(&["journal", "seq"]).ends_with(0).stdout;
+    let lines: Vec<_> = journal.lines().collect();
+    assert!(lines[0].starts_with("SEQ"), "{journal}");
+    assert!(
+        lines[1].contains("started") && lines[1].ends_with(r#"{"n":4}"#),
+        "{journal}"
+    );
+    assert!(
+        lines[2].contains("step_scheduled") && lines[2].contains("add"),
+        "{journal}"
+    );
+    let entries = served.run(&["journal", "seq", "-o", "json"]).ends_with(0).json();
+    assert_eq!(entries["entries"].as_array().unwrap().len(), lines.len() - 1);
+
+    let replayed = served.run(&["replay", "seq"]).ends_with(0).stdout;
+    assert!(replayed.contains("agrees: 4 of 4 calls matched"), "{replayed}");
+    assert!(
+        !replayed.contains('\u{1b}'),
+        "no colours where there is no terminal"
+    );
+}
+
+#[test]
+fn exit_codes_tell_how_it_ended() {
+    let served = Served::with_programs();
+    served
+        .run(&["start", "fails", r#"{"message":"no luck"}"#, "--wait"])
+        .ends_with(5)
+        .says("no luck");
+    let blocked = ["start", "broken", r#"{"how":"panic"}"#, "--id", "b", "--wait"];
+    served
+        .run(&blocked)
+        .ends_with(5)
+        .says("is blocked (trap)")
+        .says("hint: ");
+
+    let changed = served.file("changed.wasm", &variant("renamed"));
+    served
+        .run(&["start", "changing", "--id", "c", "--hook", "t"])
+        .ends_with(0);
+    served.run(&["deliver", "t", "1"]).ends_with(0);
+    served
+        .run(&["start", "changing", "--id", "c", "--hook", "t", "--wait"])
+        .ends_with(0);
+    let diverged = served.run(&["replay", "c", "--component", &changed]).ends_with(4);
+    assert!(
+        diverged.stdout.contains("changing.rs:"),
+        "the source line: {}",
+        diverged.stdout
+    );
+    assert!(
+        diverged.stdout.contains("+  \"name\": \"two\""),
+        "the diff: {}",
+        diverged.stdout
+    );
+    served
+        .run(&["replay", "c", "--component", &changed, "-o", "json"])
+        .ends_with(4)
+        .json();
+
+    served
+        .run(&["deploy", &changed, "--name", "changed"])
+        .ends_with(0);
+    let upgraded = served
+        .run(&["runs", "upgrade", "b", "changed", "-o", "json"])
+        .ends_with(0);
+    assert!(upgraded.json()["blocked"].is_null());
+    let again = [
+        "start",
+        "programs/broken",
+        r#"{"how":"panic"}"#,
+        "--id",
+        "b",
+        "--wait",
+    ];
+    assert!(served.run(&again).ends_with(0).stdout.contains("mended"));
+}
+
+#[test]
+fn hooks_are_shown_and_freed() {
+    let served = Served::with_programs();
+    let args = [
+        "start",
+        "read_any",
+        "--hook",
+        "a/b:1",
+        "--hook",
+        "second",
+        "--min-retention",
+        "24h",
+    ];
+    served.run(&args).ends_with(0);
+    let shown = served
+        .run(&["hooks", "show", "a/b:1", "-o", "json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(shown["state"], "open");
+    let kept = shown["retained_until"].as_u64().unwrap() - shown["claimed_at"].as_u64().unwrap();
+    assert_eq!(kept, 24 * 60 * 60 * 1000);
+    served.run(&["hooks", "dispose", "a/b:1"]).ends_with(0);
+    assert!(
+        served
+            .run(&["hooks", "show", "a/b:1"])
+            .ends_with(0)
+            .stdout
+            .contains("freed")
+    );
+}
+
+// ---- bad input --------------------------------------------------------------------------------------
+
+#[test]
+fn refuses_bad_usage() {
+    for args in [
+        &["nope"][..],
+        &["start"],
+        &["start", "w", "--min-retention", "1h"],
+        &["start", "w", "--hook", "t", "--min-retention", "soon"],
+        &["runs", "list", "--status", "nope"],
+        &["serve", "--allow-http", "http://host"],
+        &["-o", "yaml", "runs", "list"],
+    ] {
+        run(args).ends_with(2).says("error: ");
+    }
+}
+
+#[test]
+fn says_when_there_is_no_server() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let url = format!("http://127.0.0.1:{port}");
+    let none = run(&["runs", "list", "--url", &url, "-o", "json"]).ends_with(1);
+    let none = none
+        .says(&format!("error: there is no server at {url}"))
+        .says("`onemark serve`");
+    assert_eq!(none.json()["error"]["code"], "no_server");
+    run(&["runs", "list", "--url", "nonsense"])
+        .ends_with(1)
+        .says("`nonsense` is no URL");
+}
+
+#[test]
+fn refuses_bad_requests_with_the_servers_words() {
+    let served = Served::new();
+    let empty = served.file("empty.wasm", b"");
+    let module = served.file("module.wasm", b"\0asm\x01\0\0\0");
+    let component = served.file("component.wasm", b"\0asm\x0d\0\x01\0");
+    let text = served.file("text.wasm", b"hello");
+    served
+        .run(&["deploy", "/nowhere/at-all.wasm"])
+        .ends_with(1)
+        .says("cannot read /nowhere");
+    served
+        .run(&["deploy", &empty])
+        .ends_with(1)
+        .says("the file is empty");
+    served
+        .run(&["deploy", &module])
+        .ends_with(1)
+        .says("core WebAssembly module");
+    served
+        .run(&["deploy", &component])
+        .ends_with(1)
+        .says("does not offer");
+    served
+        .run(&["deploy", &text])
+        .ends_with(1)
+        .says("no WebAssembly component");
+    served
+        .run(&["start", "nope"])
+        .ends_with(1)
+        .says("no workflow `nope`")
+        .says("hint: ");
+    served
+        .run(&["start", "nope", "{"])
+        .ends_with(1)
+        .says("the input is no JSON");
+    served
+        .run(&["start", "nope", "--hook", &"x".repeat(256)])
+        .ends_with(1)
+        .says("256 bytes");
+    served
+        .run(&["deliver", "nope", "1"])
+        .ends_with(1)
+        .says("no hook `nope`");
+    served
+        .run(&["deliver", "..", "1"])
+        .ends_with(1)
+        .says("cannot stand in a URL");
+    served
+        .run(&["runs", "show", "nope"])
+        .ends_with(1)
+        .says("no run `nope`");
+    served
+        .run(&["runs", "upgrade", "nope", "nope"])
+        .ends_with(1)
+        .says("`nope`");
+    served
+        .run(&["journal", "nope"])
+        .ends_with(1)
+        .says("no run `nope`");
+    served.run(&["replay", "nope"]).ends_with(1).says("no run `nope`");
+    assert_eq!(
+        served.run(&["runs", "list", "-o", "json"]).json()["runs"],
+        json!([])
+    );
+}
+
+#[test]
+fn serve_refuses_addresses_that_are_used_or_public() {
+    let folder = TempDir::new().unwrap();
+    let db = folder.path().join("onemark.db");
+    let db = db.to_str().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    run(&["serve", "--db", db, "--listen", &address])
+        .ends_with(1)
+        .says("is in use")
+        .says("`--listen`");
+    run(&["serve", "--db", db, "--listen", "0.0.0.0:0"])
+        .ends_with(1)
+        .says("other machines");
+    run(&["serve", "--db", db, "--listen", "nonsense"])
+        .ends_with(1)
+        .says("no HOST:PORT");
+    assert_eq!(names(folder.path()), [""; 0], "nothing was written");
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = names
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+// H05
+#[test]
+fn serve_refuses_files_that_are_not_its_database() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| -> PathBuf { folder.path().join(name) };
+    std::fs::write(path("text.db"), "some notes\n".repeat(100)).unwrap();
+    let sqlite = |name: &str, sql: &str| {
+        rusqlite::Connection::open(path(name))
+            .unwrap()
+            .execute_batch(sql)
+            .unwrap();
+    };
+    sqlite(
+        "foreign.db",
+        "CREATE TABLE notes (text); INSERT INTO notes VALUES ('mine');",
+    );
+    {
+        let served = Served::new();
+        std::fs::copy(served.folder.path().join("onemark.db"), path("newer.db")).unwrap();
+    }
+    sqlite("newer.db", "PRAGMA user_version = 9999;");
+
+    let before = names(folder.path());
+    for (name, words) in [
+        ("text.db", "it is no SQLite database"),
+        ("foreign.db", "another application"),
+        ("newer.db", "newer Onemark"),
+    ] {
+        let bytes = std::fs::read(path(name)).unwrap();
+        let db = path(name);
+        let args = ["serve", "--listen", "127.0.0.1:0", "--db", db.to_str().unwrap()];
+        run(&args).ends_with(1).says(words);
+        assert_eq!(std::fs::read(path(name)).unwrap(), bytes, "{name} is as it was");
+    }
+    assert_eq!(names(folder.path()), before, "nothing appeared beside them");
+}
+
+// H02
+#[test]
+fn serve_refuses_a_database_that_another_host_has() {
+    let served = Served::new();
+    let db = served.folder.path().join("onemark.db");
+    let args = ["serve", "--listen", "127.0.0.1:0", "--db", db.to_str().unwrap()];
+    let pid = format!("process {} on ", served.host.id());
+    run(&args).ends_with(1).says("is in use by").says(&pid);
+}
+
+// H01
+#[test]
+fn serve_ends_when_asked_and_frees_its_database() {
+    let mut served = Served::with_programs();
+    served
+        .run(&["start", "sleeps", r#"{"lengths_ms":[3600000]}"#])
+        .ends_with(0);
+    let killed = Command::new("kill")
+        .args(["-TERM", &served.host.id().to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    assert_eq!(served.host.wait().unwrap().code(), Some(0));
+    // Everything is in the file: the log that SQLite keeps beside it is gone.
+    let left = names(served.folder.path());
+    assert!(!left.iter().any(|name| name.ends_with("-wal")), "{left:?}");
+}
