@@ -2,6 +2,8 @@
 
 use onemark::api;
 use onemark::engine::EngineConfig;
+use onemark::ids::RunId;
+use onemark::journal::RunStatus;
 use onemark_tests::{StoreKind, TestHost, programs, variant};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -91,7 +93,12 @@ impl Server {
             journals.push(self.get(&format!("/v1/runs/{id}")).await.json);
             journals.push(self.get(&format!("/v1/runs/{id}/journal")).await.json);
         }
-        json!([runs, journals, self.get("/v1/components").await.json])
+        let components = self.get("/v1/components").await.json;
+        let components = components["components"].as_array().unwrap().iter();
+        let names: Vec<_> = components
+            .map(|it| (it["name"].clone(), it["digest"].clone()))
+            .collect();
+        json!([runs, journals, names])
     }
 
     /// Sends a request that must be refused with this status and code, and must leave no trace.
@@ -160,10 +167,7 @@ async fn a_start_is_answered_once_with_201_and_its_duplicate_names_the_owner() {
     let first = server.post("/v1/runs", &body).await;
     assert_eq!(first.status, 201);
     assert_eq!(first.json["started"], true);
-    server
-        .host
-        .reached(&run_id(&first), onemark::journal::RunStatus::Suspended)
-        .await;
+    server.host.reached(&run_id(&first), RunStatus::Suspended).await;
 
     let conflict = server.refused_post("/v1/runs", &body, 409, "hook_conflict").await;
     let error = &conflict.json["error"];
@@ -174,8 +178,8 @@ async fn a_start_is_answered_once_with_201_and_its_duplicate_names_the_owner() {
     assert!(error["hint"].is_string());
 }
 
-fn run_id(answer: &Answer) -> onemark::ids::RunId {
-    onemark::ids::RunId::new(answer.json["run_id"].as_str().unwrap()).unwrap()
+fn run_id(answer: &Answer) -> RunId {
+    RunId::new(answer.json["run_id"].as_str().unwrap()).unwrap()
 }
 
 // A14, A15
@@ -690,10 +694,7 @@ async fn refuses_bad_deliveries() {
     let server = Server::new().await;
     let body = json!({ "workflow": "follow", "input": { "id": "42" } });
     let run = run_id(&server.post("/v1/runs", body).await);
-    server
-        .host
-        .reached(&run, onemark::journal::RunStatus::Suspended)
-        .await;
+    server.host.reached(&run, RunStatus::Suspended).await;
     let hook = "/v1/hooks/order:42";
 
     server
@@ -813,6 +814,10 @@ async fn the_model_answers_as_the_database_does() {
         let host = TestHost::with(kind, EngineConfig::default(), None, &[]).await;
         let server = Server::over(host).await;
         let run = server.start("read_any", json!({}), "t").await;
+        server
+            .host
+            .reached(&RunId::new(&run).unwrap(), RunStatus::Suspended)
+            .await;
         let conflict = json!({ "workflow": "read_any", "input": {}, "hooks": [{ "token": "t" }] });
         server
             .refused_post("/v1/runs", conflict, 409, "hook_conflict")

@@ -79,8 +79,13 @@ impl Served {
     fn new() -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let db = folder.path().join("onemark.db");
+        // Compiled code is shared by all tests: components are compiled once a build.
+        let code = std::env::temp_dir().join("onemark-test-code");
+        std::fs::create_dir_all(&code).expect("a temporary folder");
+        std::os::unix::fs::symlink(code, folder.path().join("onemark.db.code")).expect("a link");
         let mut host = onemark(&["serve", "--listen", "127.0.0.1:0", "-o", "json", "--db"])
             .arg(&db)
+            .env("ONEMARK_LOG", "off")
             .stdout(Stdio::piped())
             .spawn()
             .expect("the host starts");
@@ -168,7 +173,10 @@ fn a_run_from_start_to_replay() {
     assert_eq!(served.run(&other).ends_with(0).json()["started"], json!(false));
 
     let shown = served.run(&["runs", "show", "seq"]).ends_with(0).stdout;
-    assert!(shown.contains("completed") && shown.ends_with("\n6\n"), "{shown}");
+    assert!(
+        shown.contains("completed") && shown.ends_with("output     6\n"),
+        "{shown}"
+    );
     let listed = served
         .run(&["runs", "list", "--workflow", "sequence", "-o", "json"])
         .ends_with(0);
@@ -208,8 +216,8 @@ fn exit_codes_tell_how_it_ended() {
     served
         .run(&blocked)
         .ends_with(5)
-        .says("is blocked (trap)")
-        .says("hint: ");
+        .says("run b is blocked")
+        .says("runs upgrade b --component");
 
     let changed = served.file("changed.wasm", &variant("renamed"));
     served
@@ -239,7 +247,7 @@ fn exit_codes_tell_how_it_ended() {
         .run(&["deploy", &changed, "--name", "changed"])
         .ends_with(0);
     let upgraded = served
-        .run(&["runs", "upgrade", "b", "changed", "-o", "json"])
+        .run(&["runs", "upgrade", "b", "--component", "changed", "-o", "json"])
         .ends_with(0);
     assert!(upgraded.json()["blocked"].is_null());
     let again = [
@@ -372,7 +380,7 @@ fn refuses_bad_requests_with_the_servers_words() {
         .ends_with(1)
         .says("no run `nope`");
     served
-        .run(&["runs", "upgrade", "nope", "nope"])
+        .run(&["runs", "upgrade", "nope", "--component", "nope"])
         .ends_with(1)
         .says("`nope`");
     served

@@ -3,7 +3,13 @@
 mod api;
 mod cli;
 mod crash;
+mod demo;
 mod determinism;
 mod smoke;
+mod store_contract;
+mod store_files;
+mod store_rules;
+mod store_support;
+mod tidy;
 mod steps;
 mod time;

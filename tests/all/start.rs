@@ -1,6 +1,7 @@
 //! Cases A: a start admits the run and claims its hooks in one step.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onemark::engine::{Engine, EngineConfig, Error, StartReceipt, StartRequest};
@@ -60,10 +61,6 @@ fn with_key(key: &str, request: StartRequest) -> StartRequest {
 fn retained(length: Duration, mut request: StartRequest) -> StartRequest {
     request.hooks[0].min_retention_ms = length.as_millis() as u64;
     request
-}
-
-fn key_request(id: &str) -> StartRequest {
-    request("keyed_only", json!({ "id": id }), &[])
 }
 
 /// Who holds which token, as the refused client is told.
@@ -188,59 +185,69 @@ async fn a20_a_start_is_there_entirely_or_not_at_all(kind: StoreKind) {
 
 async fn a26_nobody_sees_a_run_without_its_claim(kind: StoreKind) {
     const CLIENTS: usize = 64;
+    const STARTS: usize = 6;
     let host = Arc::new(TestHost::on(kind).await);
-    let mut between = 0;
-    for round in 0.. {
-        let tokens: Vec<_> = (0..CLIENTS).map(|client| format!("{round}/{client}")).collect();
-        let starts = tokens.iter().map(|name| request("read_any", json!({}), &[name])).collect();
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
         let engine = host.engine.clone();
-        let clients = tokio::spawn(async move { together(&engine, starts).await });
-        loop {
-            let done = clients.is_finished();
-            let runs = look_at_claims(&host, &tokens, round * CLIENTS).await;
-            if kind == StoreKind::Sqlite {
-                look_at_the_file(host.folder());
+        clients.spawn(async move {
+            for n in 0..STARTS {
+                let id = json!({"id": (client * STARTS + n).to_string()});
+                engine.start(request("keyed_only", id, &[])).await.unwrap();
             }
-            if done {
-                assert_eq!(runs, CLIENTS);
-                break;
-            }
-            between += usize::from((1..CLIENTS).contains(&runs));
-        }
-        assert!(clients.await.unwrap().iter().all(Result::is_ok));
-        for name in &tokens {
-            host.deliver(name, json!("end")).await.unwrap();
-        }
-        // Until it was seen often enough how it is in the middle.
-        if between >= 5 {
-            break;
-        }
+        });
     }
+    let done = Arc::new(AtomicBool::new(false));
+    let mut readers = JoinSet::new();
+    for reader in 0..3 {
+        let (host, done) = (host.clone(), done.clone());
+        readers.spawn(async move {
+            let mut between = 0;
+            for look in 0.. {
+                let last = done.load(Ordering::Acquire);
+                // All over the tokens, so that each look meets some that are being claimed.
+                let some = (0..16).map(|n| (look * 16 + n) * (2 * reader + 5) % (CLIENTS * STARTS));
+                let runs = look_at_claims(&host, some).await;
+                if kind == StoreKind::Sqlite {
+                    look_at_the_file(host.folder());
+                }
+                if last {
+                    assert_eq!(runs, CLIENTS * STARTS);
+                    return between;
+                }
+                between += usize::from((1..CLIENTS * STARTS).contains(&runs));
+            }
+            unreachable!("readers look until they are told that all have started")
+        });
+    }
+    clients.join_all().await;
+    done.store(true, Ordering::Release);
+    let between = readers.join_all().await;
+    assert!(between.iter().all(|looks| *looks > 0), "nobody looked in the middle: {between:?}");
 }
 
-/// Every run that is seen has its claim, and every claim its run. How many of the tokens are claimed.
-async fn look_at_claims(host: &TestHost, tokens: &[String], older: usize) -> usize {
-    let newest = RunFilter { limit: tokens.len(), ..RunFilter::default() };
-    let runs = host.engine.runs(newest).await.unwrap();
+/// Every run that is seen has its claim, and every claim its run. How many runs there are.
+async fn look_at_claims(host: &TestHost, some: impl Iterator<Item = usize>) -> usize {
     let all = RunFilter { limit: usize::MAX, ..RunFilter::default() };
-    let count = host.engine.runs(all).await.unwrap().len();
-    for run in &runs {
+    let runs = host.engine.runs(all).await.unwrap();
+    for run in runs.iter().take(4) {
         let [name] = &run.tokens[..] else { panic!("{run:?}") };
-        let hook = host.engine.hook(name).await.unwrap();
+        let hook = host.engine.hook(name).await.expect("a run has its claim");
         assert_eq!(hook.run_id, run.id);
         assert_eq!(host.events(&run.id).await[0], "started");
     }
-    for name in tokens {
-        match host.hook(name).await {
+    for n in some {
+        let name = format!("key:{n}");
+        match host.hook(&name).await {
             Ok(hook) => {
                 let run = host.engine.run(&hook.run_id).await.expect("a claim has its run");
-                assert_eq!(run.tokens, [token(name)]);
+                assert_eq!(run.tokens, [token(&name)]);
             }
             Err(Error::HookNotFound(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }
-    count - older
+    runs.len()
 }
 
 /// The same, as whoever reads the database file sees it: in one statement, whatever the host says.
@@ -594,22 +601,20 @@ async fn a14_the_same_id_and_request_is_the_same_run(kind: StoreKind) {
 
 async fn a15_the_same_id_with_another_request_is_refused(kind: StoreKind) {
     let host = TestHost::on(kind).await;
-    let asked = with_id("mine", request("read_any", json!({}), &["order"]));
+    let input = json!({"token": "inner"});
+    let asked = with_id("mine", request("opens", input.clone(), &["order"]));
     let run = host.engine.start(asked.clone()).await.unwrap().run_id;
     host.reached(&run, RunStatus::Suspended).await;
-    let metadata = {
-        let mut other = asked.clone();
-        other.hooks[0].metadata = Some(json!({"by": "somebody"}));
-        other
-    };
+    let mut described = asked.clone();
+    described.hooks[0].metadata = Some(json!({"by": "somebody"}));
     let others = [
-        with_id("mine", request("reads_numbers", json!({}), &["order"])),
-        with_id("mine", request("read_any", json!({"more": 1}), &["order"])),
-        with_id("mine", request("read_any", json!({}), &[])),
-        with_id("mine", request("read_any", json!({}), &["another"])),
-        with_id("mine", request("read_any", json!({}), &["order", "another"])),
-        retained(MINUTE, asked.clone()),
-        metadata,
+        with_id("mine", request("opens_for_numbers", input.clone(), &["order"])),
+        with_id("mine", request("opens", json!({"token": "another"}), &["order"])),
+        with_id("mine", request("opens", input.clone(), &[])),
+        with_id("mine", request("opens", input.clone(), &["another"])),
+        with_id("mine", request("opens", input, &["order", "another"])),
+        retained(MINUTE, asked),
+        described,
     ];
     let refused_each = async |host: &TestHost| {
         let before = host.everything().await;
@@ -621,7 +626,7 @@ async fn a15_the_same_id_with_another_request_is_refused(kind: StoreKind) {
         assert_eq!(host.everything().await, before);
     };
     refused_each(&host).await;
-    host.deliver("order", json!("end")).await.unwrap();
+    host.deliver("inner", json!(1)).await.unwrap();
     host.output(&run).await;
     refused_each(&host).await;
     host.agrees(&run).await;

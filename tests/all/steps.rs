@@ -271,7 +271,7 @@ async fn misbehave(host: &TestHost, how: &str, timeout_ms: u64) -> (String, Vec<
 async fn c07_a_step_that_misbehaves_fails_with_a_reason() {
     const MINUTE: u64 = 60_000;
     for kind in StoreKind::ALL {
-        let step_fuel = 50_000_000;
+        let step_fuel = 500_000_000;
         let limits = Limits { step_fuel, ..Limits::default() };
         let config = EngineConfig { limits, ..EngineConfig::default() };
         let host = TestHost::with(kind, config, None, &[]).await;
@@ -330,7 +330,7 @@ async fn c08_a_timeout_interrupts_a_pure_loop() {
     const TIMEOUT: u64 = 200;
     let host = TestHost::new().await;
     let mut runs = Vec::new();
-    for _ in 0..std::thread::available_parallelism().unwrap().get() {
+    for _ in 0..2 * std::thread::available_parallelism().unwrap().get() {
         let input = json!({ "how": "loop", "timeout_ms": TIMEOUT });
         runs.push(host.start("misbehaves", input).await);
     }

@@ -12,7 +12,7 @@ use onemark::ids::{HookToken, RunId};
 use onemark::journal::{Entry, RunStatus};
 use onemark::sandbox::{Sandbox, SandboxConfig};
 use onemark::store::{
-    DeliveryReceipt, HookInfo, MemoryStore, RunFilter, RunInfo, SqliteOptions, SqliteStore, Store,
+    DeliveryReceipt, HookInfo, MemoryStore, OpenError, RunFilter, RunInfo, SqliteOptions, SqliteStore, Store,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -113,7 +113,7 @@ impl TestHost {
             StoreKind::Memory => store,
             StoreKind::Sqlite => {
                 released(store).await;
-                open(kind, &folder)
+                reopened(&folder).await
             }
         };
         let engine = engine(store.clone(), &config, clock.clone(), &http).await;
@@ -269,6 +269,17 @@ async fn released(store: Arc<dyn Store>) {
     drop(store);
     while weak.strong_count() > 0 {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Opens the file again once it is let go of, which is a moment after its last user is gone from here.
+async fn reopened(folder: &TempDir) -> Arc<dyn Store> {
+    loop {
+        match SqliteStore::open(folder.path().join("onemark.db"), SqliteOptions::default()) {
+            Ok(store) => return Arc::new(store),
+            Err(OpenError::InUse { .. }) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

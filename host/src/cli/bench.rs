@@ -60,7 +60,9 @@ pub async fn run(args: Args, global: &Global) -> Result<ExitCode> {
     })
     .await?;
     if json {
-        let shares = figures.iter().map(|figure| json!({ "figure": figure, "share": figure.share() }));
+        let shares = figures
+            .iter()
+            .map(|figure| json!({ "figure": figure, "share": figure.share() }));
         output::print(&serde_json::to_string_pretty(&shares.collect::<Vec<_>>())?)?;
     }
     Ok(Exit::Done.into())
@@ -76,7 +78,15 @@ async fn build(example: Option<PathBuf>) -> Result<PathBuf> {
         );
     }
     output::message("building the guest");
-    let build = move || build_component(&folder, &BuildOptions { quiet: true, ..BuildOptions::default() });
+    let build = move || {
+        build_component(
+            &folder,
+            &BuildOptions {
+                quiet: true,
+                ..BuildOptions::default()
+            },
+        )
+    };
     tokio::task::spawn_blocking(build).await?
 }
 

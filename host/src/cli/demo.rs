@@ -40,9 +40,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// The example's source, without which there is nothing to build.
 fn example(asked: Option<PathBuf>) -> anyhow::Result<PathBuf> {
-    let folder = asked.unwrap_or_else(|| {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/order")
-    });
+    let folder = asked.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/order"));
     if !folder.join("Cargo.toml").is_file() {
         bail!(
             "the demo builds Onemark's order example, and its source is not in `{}`; \
@@ -50,5 +48,7 @@ fn example(asked: Option<PathBuf>) -> anyhow::Result<PathBuf> {
             folder.display()
         );
     }
-    folder.canonicalize().with_context(|| format!("cannot open `{}`", folder.display()))
+    folder
+        .canonicalize()
+        .with_context(|| format!("cannot open `{}`", folder.display()))
 }

@@ -37,12 +37,18 @@ struct Cli {
 
 /// What every subcommand takes.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Everywhere")]
 struct Global {
-    /// How results are printed
+    /// How results are printed: for people, or as one JSON document
     #[arg(short, long, global = true, value_enum, default_value_t)]
     output: Output,
     /// Where the server is
-    #[arg(long, global = true, env = "ONEMARK_URL", default_value = "http://127.0.0.1:7070")]
+    #[arg(
+        long,
+        global = true,
+        env = "ONEMARK_URL",
+        default_value = "http://127.0.0.1:7070"
+    )]
     url: String,
 }
 

@@ -12,10 +12,8 @@ use crate::journal::Timestamp;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people
     #[default]
     Text,
-    /// One JSON document
     Json,
 }
 

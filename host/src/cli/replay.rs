@@ -40,15 +40,8 @@ struct Call {
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     Agrees,
-    Diverged {
-        message: String,
-        diff: String,
-        source: Option<String>,
-    },
-    Trapped {
-        message: String,
-        frames: Vec<String>,
-    },
+    Diverged { message: String, diff: String },
+    Trapped { message: String, frames: Vec<String> },
     Corrupt(String),
 }
 
@@ -96,16 +89,9 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
     let score = format!("{score}, component {component}, {took}, no effects");
     match &report.verdict {
         Verdict::Agrees => output::print(&format!("{GOOD}agrees{GOOD:#}: {score}"))?,
-        Verdict::Diverged {
-            message,
-            diff,
-            source,
-        } => {
+        Verdict::Diverged { message, diff } => {
             output::print(&format!("{BAD}diverged{BAD:#}: {score}"))?;
             output::print(message)?;
-            if let Some(source) = source {
-                output::print(&format!("  at {source}"))?;
-            }
             for line in diff.lines() {
                 let style = match line.chars().next() {
                     Some('-') => BAD,

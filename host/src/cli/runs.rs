@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::hooks::Hook;
-use super::output::{Rows, time};
+use super::output::{Rows, json, time};
 use super::{Exit, Global, output};
 use crate::ids::Digest;
 use crate::journal::{RunStatus, Timestamp};
@@ -27,6 +27,7 @@ pub enum Command {
         /// Id of the run
         run: String,
         /// Digest of the component, or name of a deployment
+        #[arg(long)]
         component: String,
     },
 }
@@ -72,7 +73,7 @@ struct Run {
 #[derive(Serialize, Deserialize)]
 pub struct Outcome {
     run_id: String,
-    status: RunStatus,
+    pub status: RunStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,6 +104,26 @@ impl Outcome {
     pub fn is_success(&self) -> bool {
         self.status == RunStatus::Completed
     }
+
+    /// What a run returned that completed; JSON.
+    pub fn output(&self) -> &str {
+        self.output.as_deref().map_or("null", RawValue::get)
+    }
+
+    /// Why a run did not complete, and what to do; for people.
+    pub fn trouble(&self) -> String {
+        if let Some(Blocked { reason, message }) = read(self.blocked.as_deref()) {
+            return format!("{message} ({reason})");
+        }
+        match read(self.error.as_deref()) {
+            Some(Failure { message, causes }) => [vec![message], causes].concat().join(": "),
+            None => json(self.error.as_deref()),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(json: Option<&RawValue>) -> Option<T> {
+    json.and_then(|json| serde_json::from_str(json.get()).ok())
 }
 
 pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
@@ -149,28 +170,30 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
         return Ok(());
     }
     let run: Run = answer.read()?;
-    let hooks = print_run(run)?;
-    if !hooks.is_empty() {
+    let mut facts = facts(&run);
+    let outcome: Outcome = client.get(&["v1", "runs", id, "result"], &[]).await?.read()?;
+    if outcome.is_success() {
+        facts.push(("output", outcome.output().to_owned()));
+    } else if outcome.is_settled() {
+        facts.push(("trouble", outcome.trouble()));
+    }
+    output::print_facts(&facts)?;
+    if !run.hooks.is_empty() {
         let mut rows = Rows::new(["TOKEN", "HOOK", "UNREAD", "RETAINED UNTIL"]);
-        for hook in hooks {
+        for hook in run.hooks {
             let retained = hook.retained_until();
             rows.add([hook.token, hook.state, hook.unread.to_string(), retained]);
         }
         output::print("")?;
         rows.print()?;
     }
-    let outcome: Outcome = client.get(&["v1", "runs", id, "result"], &[]).await?.read()?;
-    if outcome.is_settled() {
-        output::print("")?;
-        tell_outcome(&outcome)?;
-    }
     Ok(())
 }
 
-fn print_run(run: Run) -> anyhow::Result<Vec<Hook>> {
+fn facts(run: &Run) -> Vec<(&'static str, String)> {
     let mut facts = vec![
-        ("run", run.id),
-        ("workflow", run.workflow),
+        ("run", run.id.clone()),
+        ("workflow", run.workflow.clone()),
         ("component", run.component.to_string()),
         ("status", run.status.to_string()),
         ("created", time(run.created_at)),
@@ -178,43 +201,11 @@ fn print_run(run: Run) -> anyhow::Result<Vec<Hook>> {
     facts.extend(run.ended_at.map(|at| ("ended", time(at))));
     facts.extend(run.wake_at.map(|at| ("wakes", time(at))));
     facts.push(("entries", run.entries.to_string()));
-    output::print_facts(&facts)?;
-    Ok(run.hooks)
-}
-
-/// What a run returned goes to stdout; why it did not return, to stderr.
-pub fn tell_outcome(outcome: &Outcome) -> anyhow::Result<()> {
-    if outcome.is_success() {
-        let value = outcome.output.as_deref().map_or("null", RawValue::get);
-        output::print(value)?;
-        return Ok(());
-    }
-    let run = &outcome.run_id;
-    if let Some(blocked) = &outcome.blocked {
-        let Blocked { reason, message } = serde_json::from_str(blocked.get())?;
-        output::error(&format!("run {run} is blocked ({reason}): {message}"));
-        output::hint(&format!(
-            "nothing is lost; deploy a component that fits and `onemark runs upgrade {run} COMPONENT`"
-        ));
-        return Ok(());
-    }
-    let why = outcome
-        .error
-        .as_deref()
-        .map(|error| match serde_json::from_str::<Failure>(error.get()) {
-            Ok(failure) => [vec![failure.message], failure.causes].concat().join(": "),
-            Err(_) => error.get().to_owned(),
-        });
-    output::error(&format!(
-        "run {run} {}: {}",
-        outcome.status,
-        why.unwrap_or_default()
-    ));
-    Ok(())
+    facts
 }
 
 async fn upgrade(id: &str, component: &str, global: &Global) -> anyhow::Result<()> {
-    let body = json!({ "component": component }).to_string();
+    let body = serde_json::json!({ "component": component }).to_string();
     let answer = global
         .client()?
         .post(&["v1", "runs", id, "upgrade"], body, None)
@@ -223,6 +214,6 @@ async fn upgrade(id: &str, component: &str, global: &Global) -> anyhow::Result<(
         output::print(&answer.text)?;
         return Ok(());
     }
-    print_run(answer.read()?)?;
+    output::print_facts(&facts(&answer.read()?))?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::client::Client;
-use super::runs::{Outcome, tell_outcome};
+use super::runs::Outcome;
 use super::{Exit, Global, output};
 
 #[derive(clap::Args)]
@@ -87,16 +87,25 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         output::message(&format!("{what} {run_id}"));
     }
     let outcome = wait(&client, &run_id).await?;
-    match global.json() {
-        true => output::print(&serde_json::to_string(&Waited {
+    let success = outcome.is_success();
+    if global.json() {
+        output::print(&serde_json::to_string(&Waited {
             started,
             outcome: &outcome,
-        })?)?,
-        false => tell_outcome(&outcome)?,
+        })?)?;
+    } else if success {
+        output::print(outcome.output())?;
+    } else {
+        output::error(&format!(
+            "run {run_id} is {}: {}",
+            outcome.status,
+            outcome.trouble()
+        ));
     }
-    Ok(match outcome.is_success() {
-        true => Exit::Done.into(),
-        false => Exit::RunFailed.into(),
+    Ok(if success {
+        Exit::Done.into()
+    } else {
+        Exit::RunFailed.into()
     })
 }
 

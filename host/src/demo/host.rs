@@ -71,7 +71,7 @@ impl Host {
         let http = reqwest::Client::builder().no_proxy().build()?;
         let log = OpenOptions::new().create(true).append(true).open(&place.log);
         let log = log.with_context(|| format!("could not open `{}`", place.log.display()))?;
-        let mut child = onemark(&place.program)
+        let mut child = Command::new(&place.program)
             .args(["serve", "--listen", "127.0.0.1:0", "--allow-http", &place.allow_http])
             .arg("--db")
             .arg(&place.database)
@@ -175,15 +175,6 @@ impl Drop for Host {
         let _ = self.child.kill().is_ok();
         let _ = self.child.wait().is_ok();
     }
-}
-
-/// The program, free of what the user has set for hosts of their own.
-pub fn onemark(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    for name in ["ONEMARK_DB", "ONEMARK_URL", "ONEMARK_TOKEN"] {
-        command.env_remove(name);
-    }
-    command
 }
 
 /// Waits for a fact, but not for ever.

@@ -282,3 +282,103 @@ async fn answer(
     }
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    async fn post(outside: &Outside, path: &str, key: &str, body: Value) -> (u16, Value) {
+        let request = reqwest::Client::new()
+            .post(format!("{}/{path}", outside.url()))
+            .header("idempotency-key", key)
+            .header("onemark-attempt", "2")
+            .json(&body);
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap_or_default())
+    }
+
+    fn charge() -> Value {
+        json!({ "order": "42", "amount": 4200 })
+    }
+
+    #[tokio::test]
+    async fn a_key_is_charged_once_and_every_request_counted() {
+        let outside = Outside::start().await.unwrap();
+        let first = post(&outside, "charges", "a", charge()).await;
+        assert_eq!(first, post(&outside, "charges", "a", charge()).await);
+        let other = post(&outside, "charges", "b", charge()).await;
+        assert_ne!(first.1["charge_id"], other.1["charge_id"]);
+
+        let counts = reqwest::get(format!("{}/counts", outside.url())).await.unwrap();
+        let counts: Counts = counts.json().await.unwrap();
+        assert_eq!(counts, outside.counts());
+        assert_eq!(counts.charges.len(), 2);
+        let request = |key: &str| ChargeRequest { key: key.to_owned(), attempt: 2 };
+        assert_eq!(counts.charge_requests, [request("a"), request("a"), request("b")]);
+    }
+
+    #[tokio::test]
+    async fn an_invoice_is_written_over_and_a_note_is_added() {
+        let outside = Outside::start().await.unwrap();
+        for charge_id in ["charge-1", "charge-2"] {
+            let invoice = json!({ "id": "i", "order": "42", "charge_id": charge_id });
+            assert_eq!(post(&outside, "invoices", "", invoice).await, (200, json!(null)));
+            let note = json!({ "order": "42", "text": charge_id });
+            assert_eq!(post(&outside, "notes", "", note).await, (200, json!(null)));
+        }
+        let counts = outside.counts();
+        assert_eq!((counts.invoice_requests, counts.invoices.len()), (2, 1));
+        assert_eq!(counts.invoices["i"].charge_id, "charge-2");
+        assert_eq!((counts.note_requests, counts.notes.len()), (2, 2));
+    }
+
+    #[tokio::test]
+    async fn a_held_request_has_its_effect_though_its_sender_never_knows() {
+        let outside = Outside::start().await.unwrap();
+        outside.hold_next(Desk::Charges);
+        // Goes by: another desk is to be held.
+        post(&outside, "notes", "", json!({ "order": "42", "text": "a" })).await;
+        let url = format!("{}/charges", outside.url());
+        let sender = tokio::spawn(
+            reqwest::Client::new()
+                .post(url)
+                .header("idempotency-key", "a")
+                .json(&charge())
+                .send(),
+        );
+        assert_eq!(outside.held().await.charges.len(), 1);
+        assert!(!sender.is_finished());
+        sender.abort();
+        // Only the next one was to be held.
+        assert_eq!(post(&outside, "charges", "a", charge()).await.0, 200);
+        let counts = outside.counts();
+        assert_eq!((counts.charge_requests.len(), counts.charges.len()), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn a_released_request_is_answered() {
+        let outside = Outside::start().await.unwrap();
+        outside.hold_next(Desk::Charges);
+        let release = async {
+            outside.held().await;
+            outside.release();
+        };
+        let (answer, ()) = tokio::join!(post(&outside, "charges", "a", charge()), release);
+        assert_eq!(answer.0, 200);
+    }
+
+    #[tokio::test]
+    async fn as_many_requests_fail_as_told() {
+        let outside = Outside::start().await.unwrap();
+        outside.fail_next(2);
+        let mut statuses = Vec::new();
+        for _ in 0..3 {
+            statuses.push(post(&outside, "charges", "a", charge()).await.0);
+        }
+        assert_eq!(statuses, [503, 503, 200]);
+        let counts = outside.until(|counts| counts.charge_requests.len() == 3).await;
+        assert_eq!(counts.charges.len(), 1);
+    }
+}

@@ -56,6 +56,10 @@ impl Screen {
     /// What a command printed: long lines are cut, those of a diff have colours.
     pub fn output(&self, text: &str) -> Result<()> {
         for line in text.trim_end().lines() {
+            if line.is_empty() {
+                print(format_args!(""))?;
+                continue;
+            }
             let style = match line.trim_start().chars().next() {
                 Some('+') => ADDED,
                 Some('-') => REMOVED,

@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::folder::Folder;
-use super::host::{Api, Entry, Host, Place, Start, onemark, text, within};
+use super::host::{Api, Entry, Host, Place, Start, text, within};
 use super::outside::{Counts, Desk, Outside};
 use super::screen::Screen;
 use crate::guest_build::{BuildOptions, build_component};
@@ -210,18 +210,18 @@ async fn send_updates(
     within("the first step is at work", outside.held()).await?;
     let (owner, seq) = host.api.deliver(TOKEN, &update(NOTES[1], false)).await?;
     ensure!(owner == run_id, "the update went to run {owner}");
-    screen.fact(&format!("before the workflow has opened its hook: kept, as entry {seq}"))?;
+    screen.fact(&format!("an update before the workflow has opened its hook: kept, as entry {seq}"))?;
 
     let routed = start_or_deliver(&host.api, &order(outside), &update(NOTES[2], false)).await?;
     ensure!(routed == json!({ "run_id": run_id, "started": false }), "the route answered {routed}");
-    screen.fact("with a duplicate of the order: 409 hook_conflict, so it is delivered to the owner")?;
-    screen.fact(&format!("  whose client is told {routed}"))?;
+    screen.fact("an update with a duplicate of the order: 409, so it goes to the owner; the client gets")?;
+    screen.output(&routed.to_string())?;
 
     outside.release();
     within("both updates are noted", outside.until(|counts| counts.notes.len() == 3)).await?;
     host.api.deliver(TOKEN, &update(NOTES[3], false)).await?;
     within("the update is noted", outside.until(|counts| counts.notes.len() == 4)).await?;
-    screen.fact("while the workflow waits at its hook: read at once")
+    screen.fact("an update while the workflow waits at its hook: read at once")
 }
 
 // ---- 5: crash ---------------------------------------------------------------------------------------
@@ -241,11 +241,11 @@ async fn crash(
     let before = within("the attempt is in the journal", attempt_journaled(&host.api, run_id));
     let before = before.await??;
     ensure!(held.charges.len() == 1, "the bank took {} charges", held.charges.len());
-    screen.fact("the last update is in: the bank has taken the charge, and its answer is on the way")?;
+    screen.fact("after the last update the bank has taken the charge; its answer is not there yet")?;
     let pid = host.pid();
     host.kill()?;
     outside.release();
-    screen.fact(&format!("process {pid} is killed with SIGKILL; no result is saved"))?;
+    screen.fact(&format!("process {pid} is killed with SIGKILL: the result is not saved"))?;
 
     let host = screen.busy("starting the host again", Host::start(place)).await?;
     screen.fact(&format!("process {} goes on from the same database", host.pid()))?;
@@ -254,8 +254,8 @@ async fn crash(
     let after = host.api.journal(run_id).await?;
     ensure!(after.starts_with(&before), "the journal has changed where it was written already");
     let saved = check_steps(&before, &after)?;
-    screen.fact(&format!("{saved} saved steps did not run again; `charge` did, with its key"))?;
-    screen.fact(&format!("the run has completed: {}", result["output"]))?;
+    screen.fact(&format!("{saved} saved steps did not run again; `charge` did, with the same key"))?;
+    screen.fact(&format!("the run has completed with {}", result["output"]))?;
     Ok(host)
 }
 
@@ -350,7 +350,9 @@ async fn replay_changed(
     let arguments = ["replay", run_id, "--component", &changed];
     let printed = onemark_command(screen, host, place, &arguments).await?;
     ensure!(printed.code == Some(DIVERGED), "`onemark replay` found no difference: {printed:?}");
-    screen.output(&printed.output)?;
+    // Calls that matched are above already; the verdict follows their table.
+    let verdict = printed.output.split_once("\n\n").map(|(_, verdict)| verdict);
+    screen.output(verdict.unwrap_or(&printed.output))?;
     let (at, line) = source_line(&printed.output).context("the difference has no source line")?;
     screen.fact(&format!("found at {at}: {line}"))
 }
@@ -384,7 +386,7 @@ async fn onemark_command(
         None => (*argument).into(),
     });
     screen.command(&format!("onemark {}", shown.collect::<Vec<_>>().join(" ")))?;
-    let mut command = Command::from(onemark(&place.program));
+    let mut command = Command::new(&place.program);
     command.args(arguments).env("ONEMARK_URL", &host.api.url).stdin(Stdio::null());
     let output = within("the command has ended", command.kill_on_drop(true).output()).await??;
     Ok(Printed {

@@ -21,10 +21,12 @@ impl Engine {
         let workflow = &component.manifest.workflows[&workflow];
         let input = self.checked_input(workflow, &request.input)?;
         let hooks = self.claims(workflow, &input, &request)?;
+        // Not the workflow's own token: another component may declare another, and the request is the same.
+        let named = request.hooks.iter().map(|h| json!([h.token, h.min_retention_ms, h.metadata]));
         let asked = json!({
             "workflow": workflow.name,
             "input": input,
-            "hooks": hooks.iter().map(|h| json!([h.token, h.retain_ms, h.metadata])).collect::<Vec<_>>(),
+            "hooks": named.collect::<Vec<_>>(),
             "id": request.id,
         });
         let run = NewRun {

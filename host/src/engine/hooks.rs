@@ -6,7 +6,7 @@ use super::error::{Error, Result};
 use super::request::DeliverRequest;
 use super::Engine;
 use crate::ids::HookToken;
-use crate::journal::{Body, PayloadType};
+use crate::journal::{Body, HookNo, PayloadType};
 use crate::sandbox::Schema;
 use crate::store::{Delivered, Delivery, DeliveryReceipt, Disposed, HookInfo, HookRef, HookState};
 
@@ -26,12 +26,19 @@ impl Engine {
         let payload: Value = serde_json::from_str(&request.payload)
             .map_err(|error| Error::InvalidRequest(format!("the payload is no JSON: {error}")))?;
         loop {
-            let hook = self.checked_against_hook(&request.token, &payload).await?;
+            // Where nothing is known of the token, no receipt is left either.
+            let hook = self.hook(&request.token).await?;
+            let misfit = self.misfit(&hook, &payload).await?;
             let delivery = Delivery {
                 token: request.token.clone(),
                 payload: Body::new(request.payload.clone()),
                 key: request.key.clone(),
-                hook,
+                // What does not fit is accepted by no hook; its key may still have a receipt, of one that had
+                // the token before.
+                hook: Some(HookRef {
+                    run: hook.run_id,
+                    hook: if misfit.is_some() { HookNo::MAX } else { hook.hook },
+                }),
                 now: self.0.clock.now(),
             };
             let delivered = self.0.store.deliver(delivery).await;
@@ -46,38 +53,34 @@ impl Engine {
                 Delivered::NotFound => return Err(Error::HookNotFound(token)),
                 Delivered::Ended { owner } => return Err(Error::HookEnded { token, owner }),
                 Delivered::KeyConflict => return Err(Error::KeyConflict),
-                // The token changed hands since the payload was checked.
-                Delivered::Moved => continue,
+                Delivered::Moved => match misfit {
+                    Some(what) => return Err(Error::InvalidPayload { token, what }),
+                    // The token changed hands since the payload was checked.
+                    None => continue,
+                },
             }
         }
     }
 
-    /// Checks the payload against the type of the hook that now holds the token, if it has one.
-    async fn checked_against_hook(
-        &self,
-        token: &HookToken,
-        payload: &Value,
-    ) -> Result<Option<HookRef>> {
-        let hook = self.0.store.hook(token, self.0.clock.now()).await?;
-        let Some(hook) = hook.filter(|hook| hook.state == HookState::Open) else {
+    /// What of the payload does not fit the type of the hook, if that takes payloads and has a type.
+    async fn misfit(&self, hook: &HookInfo, payload: &Value) -> Result<Option<String>> {
+        if hook.state != HookState::Open {
             return Ok(None);
-        };
-        let invalid = |what: String| Error::InvalidPayload { token: token.clone(), what };
-        match &hook.payload {
-            PayloadType::Any => {}
+        }
+        let checked = match &hook.payload {
+            PayloadType::Any => Ok(()),
             PayloadType::Declared => {
                 let component = self.component(hook.component).await?;
                 let workflow = component.manifest.workflows.get(&hook.owner.workflow);
-                if let Some(schema) = workflow.and_then(|workflow| workflow.hook.as_ref()) {
-                    schema.check(payload).map_err(|error| invalid(error.to_string()))?;
+                match workflow.and_then(|workflow| workflow.hook.as_ref()) {
+                    Some(schema) => schema.check(payload).map_err(|error| error.to_string()),
+                    None => Ok(()),
                 }
             }
-            PayloadType::Schema(json) => {
-                let schema = Schema::compile(json.clone()).map_err(invalid)?;
-                schema.check(payload).map_err(|error| invalid(error.to_string()))?;
-            }
-        }
-        Ok(Some(HookRef { run: hook.run_id, hook: hook.hook }))
+            PayloadType::Schema(json) => Schema::compile(json.clone())
+                .and_then(|schema| schema.check(payload).map_err(|error| error.to_string())),
+        };
+        Ok(checked.err())
     }
 
     /// The hook that holds the token, or the last that did.

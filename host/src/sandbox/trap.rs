@@ -116,7 +116,7 @@ fn demangled(name: &str) -> String {
 
 /// Paths of a guest's own sources, as against those of its libraries and language.
 fn is_own(place: &str) -> bool {
-    ["/rustc/", "/library/", "/.cargo/", "/registry/src/", "guest-sdk/", "onemark-sdk"]
+    ["/rustc/", "/library/", "/.cargo/", "/registry/src/", "wasisdk://", "guest-sdk/", "onemark-sdk"]
         .iter()
         .all(|foreign| !place.contains(foreign))
 }

@@ -1,0 +1,662 @@
+//! Cases B: what is delivered to a hook is read once and in order, or its sender is told that it is not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onemark::engine::{DeliverRequest, Engine, Error};
+use onemark::ids::{IdempotencyKey, RunId};
+use onemark::journal::{Event, RunStatus, Seq};
+use onemark::store::{DeliveryReceipt, HookState, Owner, TOMBSTONE_MS};
+use onemark_tests::*;
+use serde_json::{Value, json};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+on_each_store![
+    b01_a_payload_can_come_before_the_run_executed,
+    b02_one_client_is_read_in_its_order,
+    b02_many_clients_are_read_in_commit_order,
+    b03_what_was_acknowledged_is_there_after_a_restart,
+    b04_the_same_delivery_again_gets_its_first_receipt,
+    b04_a_receipt_outlives_the_hook_of_the_token,
+    b04_clients_with_one_key_deliver_once,
+    b05_a_key_is_for_one_payload,
+    b06_an_unknown_token_takes_nothing,
+    b06_a_tombstone_is_over_after_30_days,
+    b07_a_hook_that_ended_takes_nothing,
+    b10_close_and_dispose_keep_what_was_delivered,
+    b11_deliveries_race_the_end_of_the_run,
+    b11_deliveries_race_a_dispose_from_outside,
+    b11_deliveries_race_the_guest_that_ends_its_hook,
+    b12_two_hooks_and_a_timer_come_in_journal_order,
+    b12_what_came_meanwhile_is_seen_in_journal_order,
+    b15_an_old_owner_never_frees_the_new_claim,
+    b16_a_hook_can_be_looked_up,
+    b17_a_payload_fits_the_declared_type,
+    b17_a_mismatch_on_an_undeclared_hook_loses_nothing,
+    b17_a_payload_is_checked_against_the_hook_that_gets_it,
+];
+
+// ---- helpers ---------------------------------------------------------------------------------------
+
+fn keyed(name: &str, payload: &Value, key: &str) -> DeliverRequest {
+    DeliverRequest {
+        token: token(name),
+        payload: payload.to_string().into(),
+        key: Some(IdempotencyKey::new(key).unwrap()),
+    }
+}
+
+fn unkeyed(name: &str, payload: &Value) -> DeliverRequest {
+    DeliverRequest { key: None, ..keyed(name, payload, "none") }
+}
+
+/// Who held the token, as a client is told that comes too late.
+fn ended(answer: Result<DeliveryReceipt, Error>) -> Owner {
+    match answer {
+        Err(Error::HookEnded { owner, .. }) => owner,
+        other => panic!("the hook did not end: {other:?}"),
+    }
+}
+
+fn owner(run: &RunId, workflow: &str, status: RunStatus) -> Owner {
+    Owner { run: run.clone(), workflow: workflow.into(), status }
+}
+
+fn not_found(answer: Result<DeliveryReceipt, Error>) {
+    assert!(matches!(answer, Err(Error::HookNotFound(_))), "{answer:?}");
+}
+
+/// The payloads in the journal, to any of its hooks.
+async fn payloads(host: &TestHost, run: &RunId) -> BTreeMap<Seq, Value> {
+    let received = |event: &Event| matches!(event, Event::PayloadReceived { .. });
+    let journal = host.journal(run).await.into_iter().filter(|entry| received(&entry.event));
+    let payload = |text: &str| serde_json::from_str(text).unwrap();
+    journal.map(|entry| (entry.seq, payload(entry.body.unwrap().text_or_null()))).collect()
+}
+
+/// A run of `ends_hook` that waits to be told, on `go`, to end its hook.
+async fn ends_hook(host: &TestHost, dispose: bool, name: &str, go: &str) -> RunId {
+    let run = host.start_with("ends_hook", json!({ "dispose": dispose }), &[name, go]).await;
+    host.reached(&run, RunStatus::Suspended).await;
+    run
+}
+
+// ---- order -----------------------------------------------------------------------------------------
+
+async fn b01_a_payload_can_come_before_the_run_executed(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    // From here on runs are admitted and nothing carries them on.
+    host.engine.shutdown().await;
+    let run = host.start_with("read_any", json!({}), &["early"]).await;
+    for n in 1..=3 {
+        let receipt = host.deliver("early", json!({ "n": n })).await.unwrap();
+        assert_eq!(receipt, DeliveryReceipt { run_id: run.clone(), seq: n });
+    }
+    assert_eq!(host.engine.run(&run).await.unwrap().status, RunStatus::Pending);
+    assert_eq!(host.hook("early").await.unwrap().unread, 3);
+    let host = host.restart().await;
+    host.deliver("early", json!("end")).await.unwrap();
+    assert_eq!(host.output(&run).await, json!([{"n": 1}, {"n": 2}, {"n": 3}]));
+    host.agrees(&run).await;
+}
+
+async fn b02_one_client_is_read_in_its_order(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let run = host.start_with("read_any", json!({}), &["one"]).await;
+    let mut last = 0;
+    for n in 0..200 {
+        let receipt = host.deliver("one", json!(n)).await.unwrap();
+        assert!(receipt.seq > last);
+        last = receipt.seq;
+    }
+    host.deliver("one", json!("end")).await.unwrap();
+    assert_eq!(host.output(&run).await, json!((0..200).collect::<Vec<_>>()));
+    host.agrees(&run).await;
+}
+
+async fn b02_many_clients_are_read_in_commit_order(kind: StoreKind) {
+    const CLIENTS: u64 = 16;
+    let host = TestHost::on(kind).await;
+    let run = host.start_with("read_any", json!({}), &["many"]).await;
+    let mut clients = JoinSet::new();
+    let gate = Arc::new(Barrier::new(CLIENTS as usize));
+    for client in 0..CLIENTS {
+        let (engine, gate) = (host.engine.clone(), gate.clone());
+        clients.spawn(async move {
+            gate.wait().await;
+            let mut receipts = Vec::new();
+            for n in 0..25 {
+                let payload = json!([client, n]);
+                let receipt = engine.deliver(unkeyed("many", &payload)).await.unwrap();
+                receipts.push((receipt.seq, payload));
+            }
+            assert!(receipts.is_sorted_by_key(|(seq, _)| *seq), "a client overtook itself");
+            receipts
+        });
+    }
+    let acknowledged: BTreeMap<_, _> = clients.join_all().await.into_iter().flatten().collect();
+    assert_eq!(acknowledged.len(), 400);
+    host.deliver("many", json!("end")).await.unwrap();
+    let in_commit_order: Vec<_> = acknowledged.values().cloned().collect();
+    assert_eq!(host.output(&run).await, json!(in_commit_order));
+    let mut journal = payloads(&host, &run).await;
+    journal.pop_last();
+    assert_eq!(journal, acknowledged);
+    host.agrees(&run).await;
+}
+
+async fn b12_two_hooks_and_a_timer_come_in_journal_order(kind: StoreKind) {
+    let host = TestHost::with_clock(kind).await;
+    let (first, second, timer) = (0, 1, 2);
+    for (round, order) in [
+        [first, second, timer],
+        [first, timer, second],
+        [second, first, timer],
+        [second, timer, first],
+        [timer, first, second],
+        [timer, second, first],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let tokens = [format!("first:{round}"), format!("second:{round}")];
+        let input = json!({"n": 3, "timer_ms": 1000});
+        let run = host.start_with("two_hooks_and_timer", input, &[&tokens[0], &tokens[1]]).await;
+        host.reached(&run, RunStatus::Suspended).await;
+        let mut expected = Vec::new();
+        for what in order {
+            if what == timer {
+                host.advance(Duration::from_secs(1));
+                let entries = host.engine.run(&run).await.unwrap().entries;
+                assert!(entries <= 4 + 2 * 2, "{entries}");
+                fired(&host, &run).await;
+                expected.push("timer".to_owned());
+            } else {
+                host.deliver(&tokens[what], json!(round)).await.unwrap();
+                expected.push(format!("{} {round}", ["first", "second"][what]));
+            }
+        }
+        assert_eq!(host.output(&run).await, json!(expected));
+        host.agrees(&run).await;
+    }
+}
+
+async fn fired(host: &TestHost, run: &RunId) {
+    loop {
+        let info = host.until(run, |_| true).await;
+        if host.events(run).await.contains(&"timer_fired") {
+            return;
+        }
+        assert!(!info.status.is_terminal(), "ended without its timer");
+    }
+}
+
+async fn b12_what_came_meanwhile_is_seen_in_journal_order(kind: StoreKind) {
+    let host = TestHost::with_clock(kind).await;
+    let input = json!({"n": 5, "timer_ms": 1000});
+    let run = host.start_with("two_hooks_and_timer", input, &["first", "second"]).await;
+    host.reached(&run, RunStatus::Suspended).await;
+    // Nobody looks while these come.
+    host.engine.shutdown().await;
+    for (name, payload) in [("second", 1), ("first", 2), ("first", 3), ("second", 4)] {
+        host.deliver(name, json!(payload)).await.unwrap();
+    }
+    host.advance(Duration::from_secs(1));
+    let host = host.restart().await;
+    let seen = ["second 1", "first 2", "first 3", "second 4", "timer"];
+    assert_eq!(host.output(&run).await, json!(seen));
+    host.agrees(&run).await;
+}
+
+// ---- kept ------------------------------------------------------------------------------------------
+
+async fn b03_what_was_acknowledged_is_there_after_a_restart(kind: StoreKind) {
+    let mut host = TestHost::on(kind).await;
+    for round in 0..6 {
+        let name = format!("order:{round}");
+        let run = host.start("follow", json!({"id": round.to_string()})).await;
+        let mut acknowledged = BTreeMap::new();
+        // Now before the run executed, now while it works on the payloads.
+        for n in 0..=round {
+            let payload = json!({"n": n, "last": false});
+            let receipt = host.deliver(&name, payload.clone()).await.unwrap();
+            acknowledged.insert(receipt.seq, payload);
+        }
+        host = host.restart().await;
+        assert_eq!(payloads(&host, &run).await, acknowledged);
+        host.deliver(&name, json!({"n": 99, "last": true})).await.unwrap();
+        let read: Vec<_> = (0..=round).chain([99]).collect();
+        assert_eq!(host.output(&run).await, json!(read));
+        host.agrees(&run).await;
+    }
+}
+
+async fn b04_the_same_delivery_again_gets_its_first_receipt(kind: StoreKind) {
+    let host = TestHost::with_clock(kind).await;
+    let run = host.start_with("read_any", json!({}), &["order"]).await;
+    let again = keyed("order", &json!({"n": 1}), "k");
+    let first = host.engine.deliver(again.clone()).await.unwrap();
+    assert_eq!(first.run_id, run);
+    host.deliver("order", json!(2)).await.unwrap();
+    host.until(&run, |info| info.status == RunStatus::Suspended && info.entries > 3).await;
+    let before = host.everything().await;
+    assert_eq!(host.engine.deliver(again.clone()).await.unwrap(), first);
+    let host = host.restart().await;
+    assert_eq!(host.engine.deliver(again.clone()).await.unwrap(), first);
+    assert_eq!(host.everything().await, before);
+
+    host.deliver("order", json!("end")).await.unwrap();
+    assert_eq!(host.output(&run).await, json!([{"n": 1}, 2]));
+    let before = host.everything().await;
+    assert_eq!(host.engine.deliver(again.clone()).await.unwrap(), first);
+    host.advance(Duration::from_millis(TOMBSTONE_MS - 1));
+    let host = host.restart().await;
+    assert_eq!(host.engine.deliver(again).await.unwrap(), first);
+    assert_eq!(host.everything().await, before);
+    host.agrees(&run).await;
+}
+
+async fn b04_a_receipt_outlives_the_hook_of_the_token(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let old = host.start_with("read_any", json!({}), &["order:1"]).await;
+    let again = keyed("order:1", &json!("no update"), "k");
+    let first = host.engine.deliver(again.clone()).await.unwrap();
+    host.deliver("order:1", json!("end")).await.unwrap();
+    host.output(&old).await;
+
+    // The token goes to a run that takes updates only.
+    let new = host.start("follow", json!({"id": "1"})).await;
+    assert_eq!(host.engine.deliver(again).await.unwrap(), first);
+    let other = host.engine.deliver(keyed("order:1", &json!("neither"), "k")).await;
+    assert!(matches!(other, Err(Error::KeyConflict)), "{other:?}");
+    let other = host.engine.deliver(keyed("order:1", &json!("neither"), "another")).await;
+    assert!(matches!(other, Err(Error::InvalidPayload { .. })), "{other:?}");
+    assert_eq!(payloads(&host, &new).await, BTreeMap::new());
+    host.agrees(&old).await;
+}
+
+async fn b04_clients_with_one_key_deliver_once(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let run = host.start_with("read_any", json!({}), &["order"]).await;
+    for round in 0..20 {
+        let request = keyed("order", &json!(round), &format!("k{round}"));
+        let mut clients = JoinSet::new();
+        for _ in 0..8 {
+            let (engine, request) = (host.engine.clone(), request.clone());
+            clients.spawn(async move { engine.deliver(request).await.unwrap() });
+        }
+        let receipts = clients.join_all().await;
+        assert!(receipts.iter().all(|receipt| *receipt == receipts[0]), "{receipts:?}");
+    }
+    host.deliver("order", json!("end")).await.unwrap();
+    assert_eq!(host.output(&run).await, json!((0..20).collect::<Vec<_>>()));
+    host.agrees(&run).await;
+}
+
+async fn b05_a_key_is_for_one_payload(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let run = host.start_with("read_any", json!({}), &["order", "other"]).await;
+    host.engine.deliver(keyed("order", &json!(1), "k")).await.unwrap();
+    host.until(&run, |info| info.status == RunStatus::Suspended && info.entries > 2).await;
+    let before = host.everything().await;
+    for payload in [json!(2), json!("1"), json!([1])] {
+        let answer = host.engine.deliver(keyed("order", &payload, "k")).await;
+        assert!(matches!(answer, Err(Error::KeyConflict)), "{answer:?}");
+    }
+    assert_eq!(host.everything().await, before);
+    // The keys of another token are others.
+    host.engine.deliver(keyed("other", &json!(2), "k")).await.unwrap();
+    assert_eq!(host.hook("other").await.unwrap().unread, 1);
+    // Also after the hook ended.
+    host.deliver("order", json!("end")).await.unwrap();
+    assert_eq!(host.output(&run).await, json!([1]));
+    let answer = host.engine.deliver(keyed("order", &json!(2), "k")).await;
+    assert!(matches!(answer, Err(Error::KeyConflict)), "{answer:?}");
+    host.agrees(&run).await;
+}
+
+// ---- refused ---------------------------------------------------------------------------------------
+
+async fn b06_an_unknown_token_takes_nothing(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    not_found(host.deliver("later", json!(1)).await);
+    not_found(host.engine.deliver(keyed("later", &json!(1), "k")).await);
+    assert_eq!(host.everything().await, []);
+    // Neither the payload nor the key is kept for who comes later.
+    let run = host.start_with("read_any", json!({}), &["later"]).await;
+    host.engine.deliver(keyed("later", &json!(2), "k")).await.unwrap();
+    host.deliver("later", json!("end")).await.unwrap();
+    assert_eq!(host.output(&run).await, json!([2]));
+    host.agrees(&run).await;
+}
+
+async fn b06_a_tombstone_is_over_after_30_days(kind: StoreKind) {
+    let host = TestHost::with_clock(kind).await;
+    let run = host.start_with("sequence", json!({"n": 1}), &["old"]).await;
+    host.output(&run).await;
+    host.advance(Duration::from_millis(TOMBSTONE_MS - 1));
+    let before = host.everything().await;
+    assert_eq!(ended(host.deliver("old", json!(1)).await), owner(&run, "sequence", RunStatus::Completed));
+    host.advance(Duration::from_millis(1));
+    not_found(host.deliver("old", json!(1)).await);
+    assert_eq!(host.everything().await, before);
+}
+
+async fn b07_a_hook_that_ended_takes_nothing(kind: StoreKind) {
+    let host = TestHost::with_clock(kind).await;
+    let completed = host.start_with("sequence", json!({"n": 1}), &["completed"]).await;
+    host.ended(&completed).await;
+    let failed = host.start_with("fails", json!({"message": "as asked"}), &["failed"]).await;
+    host.ended(&failed).await;
+    // Its token is retained.
+    let retained = host.start("follow", json!({"id": "retained"})).await;
+    host.deliver("order:retained", json!({"n": 1, "last": true})).await.unwrap();
+    host.output(&retained).await;
+    let closed = ends_hook(&host, false, "closed", "go").await;
+    host.deliver("go", json!(1)).await.unwrap();
+    host.until(&closed, |info| info.status == RunStatus::Suspended && info.entries > 3).await;
+
+    let before = host.everything().await;
+    for (name, owner) in [
+        ("completed", owner(&completed, "sequence", RunStatus::Completed)),
+        ("failed", owner(&failed, "fails", RunStatus::Failed)),
+        ("order:retained", owner(&retained, "follow", RunStatus::Completed)),
+        ("closed", owner(&closed, "ends_hook", RunStatus::Suspended)),
+    ] {
+        let payload = json!({"n": 2, "last": true});
+        assert_eq!(ended(host.deliver(name, payload.clone()).await), owner);
+        assert_eq!(ended(host.engine.deliver(keyed(name, &payload, "k")).await), owner);
+    }
+    assert_eq!(host.everything().await, before);
+}
+
+async fn b10_close_and_dispose_keep_what_was_delivered(kind: StoreKind) {
+    for dispose in [false, true] {
+        let host = TestHost::on(kind).await;
+        let run = ends_hook(&host, dispose, "order", "go").await;
+        for n in 0..3 {
+            host.deliver("order", json!(n)).await.unwrap();
+        }
+        host.deliver("go", json!("now")).await.unwrap();
+        let ended_by = if dispose { "hook_disposed" } else { "hook_closed" };
+        host.until(&run, |info| info.status == RunStatus::Suspended && info.entries > 6).await;
+        assert!(host.events(&run).await.contains(&ended_by));
+        let told = ended(host.deliver("order", json!("late")).await);
+        assert_eq!(told, owner(&run, "ends_hook", RunStatus::Suspended));
+
+        let next = host.try_start("read_any", json!({}), &["order"]).await;
+        if dispose {
+            let next = next.unwrap().run_id;
+            host.deliver("order", json!("for the next")).await.unwrap();
+            host.deliver("order", json!("end")).await.unwrap();
+            assert_eq!(host.output(&next).await, json!(["for the next"]));
+            host.agrees(&next).await;
+        } else {
+            let Err(Error::HookConflict { owner, .. }) = next else { panic!("{next:?}") };
+            assert_eq!(owner.run, run);
+        }
+        host.deliver("go", json!("on")).await.unwrap();
+        assert_eq!(host.output(&run).await, json!([0, 1, 2]));
+        host.agrees(&run).await;
+    }
+}
+
+// ---- one order -------------------------------------------------------------------------------------
+
+/// Clients that deliver until they are refused. What was acknowledged to them, by position.
+struct Flood(JoinSet<Vec<(Seq, Value)>>);
+
+impl Flood {
+    /// Returns once some payloads have come.
+    async fn begin(engine: &Engine, name: &str, run: &RunId) -> Self {
+        let (began, mut begun) = tokio::sync::mpsc::channel(1);
+        let mut clients = JoinSet::new();
+        for client in 0..4 {
+            let (engine, name, run, began) = (engine.clone(), name.to_owned(), run.clone(), began.clone());
+            clients.spawn(async move {
+                let mut acknowledged = Vec::new();
+                for n in 0.. {
+                    let payload = json!([client, n]);
+                    match engine.deliver(unkeyed(&name, &payload)).await {
+                        Ok(receipt) => {
+                            assert_eq!(receipt.run_id, run);
+                            acknowledged.push((receipt.seq, payload));
+                        }
+                        refused => {
+                            assert_eq!(ended(refused).run, run);
+                            break;
+                        }
+                    }
+                    let _ = began.try_send(());
+                    tokio::task::yield_now().await;
+                }
+                acknowledged
+            });
+        }
+        begun.recv().await.expect("a payload is accepted");
+        Self(clients)
+    }
+
+    async fn end(self) -> BTreeMap<Seq, Value> {
+        self.0.join_all().await.into_iter().flatten().collect()
+    }
+}
+
+async fn b11_deliveries_race_the_end_of_the_run(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    for round in 0..15 {
+        let name = format!("order:{round}");
+        let run = host.start_with("read_any", json!({}), &[&name]).await;
+        let flood = Flood::begin(&host.engine, &name, &run).await;
+        let end = host.deliver(&name, json!("end")).await.unwrap();
+        let output = host.output(&run).await;
+        let mut acknowledged = flood.end().await;
+
+        // Read until the end, kept after it, and nothing behind the entry that ended the run.
+        let read: Vec<_> = acknowledged.range(..end.seq).map(|(_, payload)| payload.clone()).collect();
+        assert_eq!(output, json!(read));
+        let unread = acknowledged.len() - read.len();
+        assert_eq!(host.hook(&name).await.unwrap().unread, unread as u64);
+        acknowledged.insert(end.seq, json!("end"));
+        assert_eq!(payloads(&host, &run).await, acknowledged);
+        assert_eq!(host.events(&run).await.last(), Some(&"completed"));
+        host.agrees(&run).await;
+    }
+}
+
+async fn b11_deliveries_race_a_dispose_from_outside(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    for round in 0..15 {
+        let name = format!("order:{round}");
+        let run = host.start_with("read_any", json!({}), &[&name]).await;
+        let flood = Flood::begin(&host.engine, &name, &run).await;
+        let hook = host.engine.dispose(&token(&name)).await.unwrap();
+        assert_eq!((&hook.run_id, hook.state), (&run, HookState::Freed));
+        let acknowledged = flood.end().await;
+        let in_order: Vec<_> = acknowledged.values().cloned().collect();
+        assert_eq!(host.output(&run).await, json!(in_order));
+        assert_eq!(payloads(&host, &run).await, acknowledged);
+        let journal = host.journal(&run).await;
+        let disposed = journal.iter().find(|entry| entry.event.name() == "hook_disposed").unwrap();
+        assert!(acknowledged.keys().all(|seq| *seq < disposed.seq));
+        host.agrees(&run).await;
+    }
+}
+
+async fn b11_deliveries_race_the_guest_that_ends_its_hook(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    for round in 0..15 {
+        let (name, go) = (format!("order:{round}"), format!("go:{round}"));
+        let dispose = round % 2 == 0;
+        let run = host.start_with("ends_hook", json!({ "dispose": dispose }), &[&name, &go]).await;
+        let flood = Flood::begin(&host.engine, &name, &run).await;
+        host.deliver(&go, json!("now")).await.unwrap();
+        let acknowledged = flood.end().await;
+        host.deliver(&go, json!("on")).await.unwrap();
+        let in_order: Vec<_> = acknowledged.values().cloned().collect();
+        assert_eq!(host.output(&run).await, json!(in_order));
+        let journal = host.journal(&run).await;
+        let ended_by = if dispose { "hook_disposed" } else { "hook_closed" };
+        let end = journal.iter().find(|entry| entry.event.name() == ended_by).unwrap();
+        assert!(acknowledged.keys().all(|seq| *seq < end.seq));
+        let of_go = [json!("now"), json!("on")];
+        let mut received = payloads(&host, &run).await;
+        received.retain(|_, payload| !of_go.contains(payload));
+        assert_eq!(received, acknowledged);
+        host.agrees(&run).await;
+    }
+}
+
+async fn b15_an_old_owner_never_frees_the_new_claim(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let old = ends_hook(&host, true, "order", "go").await;
+    // Nothing is carried on for a while: the old owner is told to dispose its hook before it can know that it
+    // lost the token.
+    host.engine.shutdown().await;
+    host.deliver("go", json!("now")).await.unwrap();
+    host.engine.dispose(&token("order")).await.unwrap();
+    let new = host.start_with("read_any", json!({}), &["order"]).await;
+    let host = host.restart().await;
+    let (cleaned, mine) = (["hook_disposed", "hook_disposed"], Some((new.clone(), HookState::Open)));
+    let holder = async || host.hook("order").await.ok().map(|hook| (hook.run_id, hook.state));
+
+    host.until(&old, |info| info.status == RunStatus::Suspended && info.entries > 4).await;
+    let events = host.events(&old).await;
+    let disposals: Vec<_> = events.into_iter().filter(|name| *name == "hook_disposed").collect();
+    assert_eq!(disposals, cleaned, "from outside, and late by its owner");
+    assert_eq!(holder().await, mine);
+    // Nor does its end.
+    host.deliver("go", json!("on")).await.unwrap();
+    assert_eq!(host.output(&old).await, json!([]));
+    assert_eq!(holder().await, mine);
+    let refused = host.try_start("read_any", json!({}), &["order"]).await;
+    let Err(Error::HookConflict { owner, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(owner.run, new);
+
+    host.deliver("order", json!("for the new one")).await.unwrap();
+    host.deliver("order", json!("end")).await.unwrap();
+    assert_eq!(host.output(&new).await, json!(["for the new one"]));
+    host.agrees(&old).await;
+    host.agrees(&new).await;
+}
+
+// ---- looking, and types ----------------------------------------------------------------------------
+
+async fn b16_a_hook_can_be_looked_up(kind: StoreKind) {
+    let host = TestHost::with_clock(kind).await;
+    let mut asked = request("ends_hook", json!({"dispose": false}), &["order", "go"]);
+    asked.hooks[0].min_retention_ms = 60_000;
+    asked.hooks[0].metadata = Some(json!({"for": "somebody"}));
+    let run = host.engine.start(asked).await.unwrap().run_id;
+    host.reached(&run, RunStatus::Suspended).await;
+    for n in 0..2 {
+        host.deliver("order", json!(n)).await.unwrap();
+    }
+    host.reached(&run, RunStatus::Suspended).await;
+    let claimed_at = host.engine.run(&run).await.unwrap().created_at;
+    let looks = async |state, status, unread| {
+        let hook = host.hook("order").await.unwrap();
+        assert_eq!((&hook.run_id, hook.hook, hook.token.as_str()), (&run, 0, "order"));
+        assert_eq!(hook.owner, owner(&run, "ends_hook", status));
+        assert_eq!((hook.state, hook.unread), (state, unread));
+        assert_eq!(hook.metadata, Some(json!({"for": "somebody"})));
+        assert_eq!((hook.claimed_at, hook.retained_until), (claimed_at, claimed_at + 60_000));
+        assert_eq!(host.engine.hooks_of(&run).await.unwrap()[0], hook);
+    };
+    looks(HookState::Open, RunStatus::Suspended, 2).await;
+    host.deliver("go", json!("now")).await.unwrap();
+    host.until(&run, |info| info.status == RunStatus::Suspended && info.entries > 6).await;
+    looks(HookState::Closed, RunStatus::Suspended, 0).await;
+    host.deliver("go", json!("on")).await.unwrap();
+    host.output(&run).await;
+    looks(HookState::Retained, RunStatus::Completed, 0).await;
+    host.advance(Duration::from_secs(60));
+    looks(HookState::Freed, RunStatus::Completed, 0).await;
+    assert_eq!(host.hook("go").await.unwrap().state, HookState::Freed);
+    host.advance(Duration::from_millis(TOMBSTONE_MS));
+    for gone in ["order", "never"] {
+        let hook = host.hook(gone).await;
+        assert!(matches!(hook, Err(Error::HookNotFound(_))), "{hook:?}");
+    }
+    host.agrees(&run).await;
+}
+
+async fn b17_a_payload_fits_the_declared_type(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    // Declared by the workflow, and by the guest as it claims.
+    let follow = host.start("follow", json!({"id": "1"})).await;
+    let opens = host.start("opens_for_numbers", json!({"token": "numbers"})).await;
+    for run in [&follow, &opens] {
+        host.reached(run, RunStatus::Suspended).await;
+    }
+    let before = host.everything().await;
+    for (name, payload) in [
+        ("order:1", json!("text")),
+        ("order:1", json!({"n": 1})),
+        ("order:1", json!({"n": "1", "last": true})),
+        ("order:1", json!(null)),
+        ("numbers", json!("1")),
+        ("numbers", json!(-1)),
+        ("numbers", json!({"n": 1})),
+    ] {
+        for request in [unkeyed(name, &payload), keyed(name, &payload, "k")] {
+            let answer = host.engine.deliver(request).await;
+            assert!(matches!(answer, Err(Error::InvalidPayload { .. })), "{name} {payload}: {answer:?}");
+        }
+    }
+    assert_eq!(host.everything().await, before);
+    // Not even the key was used up.
+    let good = json!({"n": 5, "last": true});
+    host.engine.deliver(keyed("order:1", &good, "k")).await.unwrap();
+    host.engine.deliver(keyed("numbers", &json!(6), "k")).await.unwrap();
+    assert_eq!(host.output(&follow).await, json!([5]));
+    assert_eq!(host.output(&opens).await, json!(6));
+    host.agrees(&follow).await;
+    host.agrees(&opens).await;
+}
+
+async fn b17_a_mismatch_on_an_undeclared_hook_loses_nothing(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let run = host.start_with("reads_numbers", json!({}), &["any"]).await;
+    for payload in [json!(1), json!({"not": ["a", "number"]}), json!(null), json!(2), json!("end")] {
+        host.deliver("any", payload).await.unwrap();
+    }
+    let seen = ["number 1", r#"other {"not":["a","number"]}"#, "other null", "number 2"];
+    assert_eq!(host.output(&run).await, json!(seen));
+    host.agrees(&run).await;
+}
+
+/// The token changes hands while a payload is on its way.
+async fn b17_a_payload_is_checked_against_the_hook_that_gets_it(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    for round in 0..60 {
+        let name = format!("order:{round}");
+        if round % 2 == 1 {
+            // Of a run that takes anything, and has ended.
+            let old = host.start_with("sequence", json!({"n": 0}), &[&name]).await;
+            host.output(&old).await;
+        }
+        let gate = Arc::new(Barrier::new(9));
+        let mut clients = JoinSet::new();
+        for client in 0..8 {
+            let (engine, gate, name) = (host.engine.clone(), gate.clone(), name.clone());
+            clients.spawn(async move {
+                gate.wait().await;
+                for _ in 0..client {
+                    tokio::task::yield_now().await;
+                }
+                engine.deliver(unkeyed(&name, &json!("no update"))).await
+            });
+        }
+        gate.wait().await;
+        let run = host.start("follow", json!({"id": round.to_string()})).await;
+        for answer in clients.join_all().await {
+            assert!(answer.is_err(), "{answer:?}");
+        }
+        host.deliver(&name, json!({"n": round, "last": true})).await.unwrap();
+        assert_eq!(host.output(&run).await, json!([round]));
+        host.agrees(&run).await;
+    }
+}
