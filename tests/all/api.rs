@@ -34,10 +34,10 @@ impl Server {
     }
 
     async fn over(host: TestHost) -> Self {
-        let listener = api::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let listener = api::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
         let serving = tokio::spawn(api::serve(listener, host.engine.clone(), std::future::pending()));
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         Self {
             host,
             http,
@@ -47,7 +47,7 @@ impl Server {
     }
 
     fn request(&self, method: &str, path: &str) -> RequestBuilder {
-        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
         self.http.request(method, format!("{}{path}", self.url))
     }
 
@@ -56,11 +56,11 @@ impl Server {
     }
 
     async fn post(&self, path: &str, body: impl ToString) -> Answer {
-        send(as_json(self.request("POST", path), body)).await
+        send(as_json(self.request("POST", path), &body)).await
     }
 
     async fn post_with_key(&self, path: &str, key: &str, body: impl ToString) -> Answer {
-        send(as_json(self.request("POST", path), body).header("idempotency-key", key)).await
+        send(as_json(self.request("POST", path), &body).header("idempotency-key", key)).await
     }
 
     async fn put(&self, name: &str, bytes: impl Into<Vec<u8>>) -> Answer {
@@ -77,7 +77,7 @@ impl Server {
         let body = json!({ "workflow": workflow, "input": input, "hooks": [{ "token": token }] });
         let answer = self.post("/v1/runs", body).await;
         assert_eq!(answer.status, 201, "{}", answer.text);
-        answer.json["run_id"].as_str().unwrap().to_owned()
+        answer.json["run_id"].as_str().expect("a string").to_owned()
     }
 
     async fn ended(&self, run: &str) -> Value {
@@ -88,13 +88,13 @@ impl Server {
     async fn contents(&self) -> Value {
         let runs = self.get("/v1/runs").await.json;
         let mut journals = Vec::new();
-        for run in runs["runs"].as_array().unwrap() {
-            let id = run["id"].as_str().unwrap();
+        for run in runs["runs"].as_array().expect("a list") {
+            let id = run["id"].as_str().expect("a string");
             journals.push(self.get(&format!("/v1/runs/{id}")).await.json);
             journals.push(self.get(&format!("/v1/runs/{id}/journal")).await.json);
         }
         let components = self.get("/v1/components").await.json;
-        let components = components["components"].as_array().unwrap().iter();
+        let components = components["components"].as_array().expect("a list").iter();
         let names: Vec<_> = components
             .map(|it| (it["name"].clone(), it["digest"].clone()))
             .collect();
@@ -120,21 +120,21 @@ impl Server {
     }
 
     async fn refused_post(&self, path: &str, body: impl ToString, status: u16, code: &str) -> Answer {
-        self.refused(as_json(self.request("POST", path), body), status, code)
+        self.refused(as_json(self.request("POST", path), &body), status, code)
             .await
     }
 }
 
-fn as_json(request: RequestBuilder, body: impl ToString) -> RequestBuilder {
+fn as_json(request: RequestBuilder, body: &impl ToString) -> RequestBuilder {
     request
         .header("content-type", "application/json")
         .body(body.to_string())
 }
 
 async fn send(request: RequestBuilder) -> Answer {
-    let response = request.send().await.unwrap();
+    let response = request.send().await.expect("an answer");
     let status = response.status();
-    let text = response.text().await.unwrap();
+    let text = response.text().await.expect("a text");
     let json = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{status}: no JSON: {text}"));
     Answer { status, text, json }
 }
@@ -179,7 +179,7 @@ async fn a_start_is_answered_once_with_201_and_its_duplicate_names_the_owner() {
 }
 
 fn run_id(answer: &Answer) -> RunId {
-    RunId::new(answer.json["run_id"].as_str().unwrap()).unwrap()
+    RunId::new(answer.json["run_id"].as_str().expect("a string")).expect("a good id")
 }
 
 // A14, A15
@@ -225,7 +225,7 @@ async fn a_keyed_start_gets_its_first_answer_again() {
 
     server.ended(run_id(&first).as_str()).await;
     let other = json!({ "workflow": "sequence", "input": { "n": 3 } });
-    let request = as_json(server.request("POST", "/v1/runs"), other).header("idempotency-key", "k1");
+    let request = as_json(server.request("POST", "/v1/runs"), &other).header("idempotency-key", "k1");
     server.refused(request, 409, "key_conflict").await;
 }
 

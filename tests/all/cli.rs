@@ -75,27 +75,32 @@ impl Drop for Served {
     }
 }
 
+/// Starts a host on a free port; returns once it listens.
+fn serve(folder: &Path, args: &[&str]) -> (Child, String) {
+    let mut host = onemark(&["serve", "--listen", "127.0.0.1:0", "-o", "json"])
+        .args(args)
+        .env("ONEMARK_LOG", "off")
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the host starts");
+    let mut line = String::new();
+    let stdout = host.stdout.take().expect("piped");
+    BufReader::new(stdout)
+        .read_line(&mut line)
+        .expect("the host says where it listens");
+    let ready: Value = serde_json::from_str(&line).expect("in JSON");
+    (host, ready["listening"].as_str().expect("with a URL").to_owned())
+}
+
 impl Served {
     fn new() -> Self {
         let folder = TempDir::new().expect("a temporary folder");
-        let db = folder.path().join("onemark.db");
         // Compiled code is shared by all tests: components are compiled once a build.
         let code = std::env::temp_dir().join("onemark-test-code");
         std::fs::create_dir_all(&code).expect("a temporary folder");
         std::os::unix::fs::symlink(code, folder.path().join("onemark.db.code")).expect("a link");
-        let mut host = onemark(&["serve", "--listen", "127.0.0.1:0", "-o", "json", "--db"])
-            .arg(&db)
-            .env("ONEMARK_LOG", "off")
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the host starts");
-        let mut line = String::new();
-        let stdout = host.stdout.take().expect("piped");
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("the host says where it listens");
-        let ready: Value = serde_json::from_str(&line).expect("in JSON");
-        let url = ready["listening"].as_str().expect("with a URL").to_owned();
+        let (host, url) = serve(folder.path(), &[]);
         Self { folder, host, url }
     }
 
@@ -415,9 +420,9 @@ fn serve_refuses_addresses_that_are_used_or_public() {
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let names = std::fs::read_dir(folder).unwrap();
+    let names = std::fs::read_dir(folder).expect("a folder");
     let mut names: Vec<_> = names
-        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .map(|entry| entry.expect("a file").file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
     names
@@ -485,4 +490,16 @@ fn serve_ends_when_asked_and_frees_its_database() {
     // Everything is in the file: the log that SQLite keeps beside it is gone.
     let left = names(served.folder.path());
     assert!(!left.iter().any(|name| name.ends_with("-wal")), "{left:?}");
+}
+
+#[test]
+fn serve_ephemeral_leaves_no_files() {
+    let folder = TempDir::new().unwrap();
+    let (host, url) = serve(folder.path(), &["--ephemeral"]);
+    let mut served = Served { folder, host, url };
+    let listed = served.run(&["runs", "list", "-o", "json"]).ends_with(0);
+    assert_eq!(listed.json()["runs"], json!([]));
+    served.host.kill().unwrap();
+    served.host.wait().unwrap();
+    assert_eq!(names(served.folder.path()), [""; 0]);
 }

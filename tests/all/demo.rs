@@ -13,7 +13,8 @@ fn demo(folder: &Path) -> Command {
     let mut demo = Command::new(onemark_bin());
     demo.arg("demo").env("TMPDIR", folder).stdin(Stdio::null());
     // What a user has set for their own host is nothing to the demo.
-    demo.env("ONEMARK_DB", "/nowhere/onemark.db").env("ONEMARK_URL", "http://127.0.0.1:1");
+    demo.env("ONEMARK_DB", "/nowhere/onemark.db")
+        .env("ONEMARK_URL", "http://127.0.0.1:1");
     demo
 }
 
@@ -40,7 +41,7 @@ fn the_demo_goes_as_promised_and_leaves_nothing() {
         "invoices  1 request   1 invoice",
         "9 of 9 calls matched",
         "6 of 9 calls matched",
-        "found at lib.rs:",
+        "the difference is at lib.rs:",
         "Everything as promised",
     ] {
         assert!(shown.contains(line), "`{line}` is missing in\n{shown}");
@@ -65,12 +66,20 @@ fn a_demo_that_is_ended_takes_its_host_and_its_files_with_it() {
         .expect("the host starts");
     let (_, address) = listens.rsplit_once("http://").expect("the line has an address");
 
-    let killed = Command::new("kill").arg(child.id().to_string()).status().expect("kill runs");
+    let killed = Command::new("kill")
+        .arg(child.id().to_string())
+        .status()
+        .expect("kill runs");
     assert!(killed.success());
     // The pipe ends with the last process that holds it.
     assert!(shown.all(|line| line.is_ok()));
     let mut errors = String::new();
-    child.stderr.take().expect("a pipe").read_to_string(&mut errors).expect("the demo prints text");
+    child
+        .stderr
+        .take()
+        .expect("a pipe")
+        .read_to_string(&mut errors)
+        .expect("the demo prints text");
     let status = child.wait().expect("the demo ends");
     assert_eq!(status.code(), Some(1), "{errors}");
     assert!(errors.contains("terminated"), "{errors}");
@@ -81,8 +90,11 @@ fn a_demo_that_is_ended_takes_its_host_and_its_files_with_it() {
 #[test]
 fn without_the_example_the_demo_says_where_to_get_it() {
     let folder = TempDir::new().expect("a temporary folder");
-    let output =
-        demo(folder.path()).arg("--example").arg(folder.path()).output().expect("the demo starts");
+    let output = demo(folder.path())
+        .arg("--example")
+        .arg(folder.path())
+        .output()
+        .expect("the demo starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("--example PATH"), "{errors}");

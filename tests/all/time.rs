@@ -36,7 +36,9 @@ fn timers(journal: &[Entry]) -> (Vec<Timestamp>, Vec<Timestamp>) {
         Event::TimerSet { due, .. } => Some(due),
         _ => None,
     });
-    let fired = journal.iter().filter(|entry| matches!(entry.event, Event::TimerFired { .. }));
+    let fired = journal
+        .iter()
+        .filter(|entry| matches!(entry.event, Event::TimerFired { .. }));
     (due.collect(), fired.map(|entry| entry.at).collect())
 }
 
@@ -45,7 +47,9 @@ async fn e01_a_sleep_ends_once_on_time_and_never_early() {
     for kind in StoreKind::ALL {
         let host = TestHost::with_clock(kind).await;
         let start = now(&host);
-        let run = host.start("sleeps", json!({ "lengths_ms": [5 * SECOND, 3 * DAY] })).await;
+        let run = host
+            .start("sleeps", json!({ "lengths_ms": [5 * SECOND, 3 * DAY] }))
+            .await;
         let mut due = Vec::new();
         for length in [5 * SECOND, 3 * DAY] {
             let at = now(&host) + length;
@@ -87,7 +91,9 @@ async fn e01_a_sleep_until_a_date() {
 async fn e01_a_sleep_that_ends_while_the_host_is_down() {
     let host = TestHost::with_clock(StoreKind::Sqlite).await;
     let start = now(&host);
-    let run = host.start("sleeps", json!({ "lengths_ms": [5 * SECOND, DAY] })).await;
+    let run = host
+        .start("sleeps", json!({ "lengths_ms": [5 * SECOND, DAY] }))
+        .await;
     asleep_until(&host, &run, start + 5 * SECOND).await;
 
     // A restart before its end changes nothing.
@@ -113,13 +119,22 @@ async fn e03_the_time_of_a_run_never_goes_back() {
         let host = TestHost::with_clock(kind).await;
         let start = now(&host);
         let run = host.start_with("times", json!({ "n": 4 }), &["t"]).await;
-        for (payload, at) in [start + HOUR, start - DAY, start + HOUR - 1, start + DAY].into_iter().enumerate() {
+        for (payload, at) in [start + HOUR, start - DAY, start + HOUR - 1, start + DAY]
+            .into_iter()
+            .enumerate()
+        {
             set(&host, at);
             host.deliver("t", json!(null)).await.unwrap();
             // The payload is seen before the clock moves on.
             let taken = payload + 1;
             let payloads = |entry: &Entry| matches!(entry.event, Event::PayloadsTaken { .. });
-            while host.journal(&run).await.iter().filter(|entry| payloads(entry)).count() < taken
+            while host
+                .journal(&run)
+                .await
+                .iter()
+                .filter(|entry| payloads(entry))
+                .count()
+                < taken
                 && !host.engine.run(&run).await.unwrap().status.is_terminal()
             {
                 tokio::task::yield_now().await;
@@ -164,7 +179,10 @@ async fn e03_timers_fire_by_wall_time() {
         asleep_until(&host, &run, due + 30 * DAY).await;
         set(&host, later);
         host.output(&run).await;
-        assert_eq!(timers(&host.journal(&run).await), (vec![due + 30 * DAY], vec![later]));
+        assert_eq!(
+            timers(&host.journal(&run).await),
+            (vec![due + 30 * DAY], vec![later])
+        );
         host.agrees(&run).await;
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
-use comfy_table::{ContentArrangement, Row, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Row, Table, presets};
 use serde_json::value::RawValue;
 
 use crate::journal::Timestamp;
@@ -36,7 +36,7 @@ pub fn message(text: &str) {
 }
 
 pub fn error(text: &str) {
-    tell(format_args!("{BAD}error{BAD:#}: {text}"));
+    tell(format_args!("{BAD}error{BAD:#}: {}", plain(text)));
 }
 
 pub fn hint(text: &str) {
@@ -49,7 +49,7 @@ fn tell(text: std::fmt::Arguments<'_>) {
 }
 
 /// A table without lines, fitted to the terminal: a row takes one line there, and as much as it needs
-/// elsewhere.
+/// elsewhere. The first column is what people copy; it is never cut.
 pub struct Rows {
     table: Table,
     fitted: bool,
@@ -62,7 +62,10 @@ impl Rows {
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }
-        let width = terminal_size::terminal_size();
+        if let Some(first) = table.column_mut(0) {
+            first.set_constraint(ColumnConstraint::ContentWidth);
+        }
+        let width = terminal_size::terminal_size_of(io::stdout());
         if let Some((terminal_size::Width(width), _)) = width {
             table
                 .set_width(width)
@@ -100,9 +103,15 @@ impl Rows {
 pub fn print_facts(facts: &[(&str, String)]) -> io::Result<()> {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in facts {
-        print(&format!("{BOLD}{name:width$}{BOLD:#}  {value}"))?;
+        print(&format!("{BOLD}{name:width$}{BOLD:#}  {}", plain(value)))?;
     }
     Ok(())
+}
+
+/// Text that guests or others wrote, without what a terminal would obey.
+pub fn plain(text: &str) -> String {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    text.replace(obeyed, "\u{fffd}")
 }
 
 /// A moment, in UTC.

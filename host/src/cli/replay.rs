@@ -107,7 +107,7 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
         }
         Verdict::Trapped { message, frames } => {
             output::print(&format!("{BAD}trapped{BAD:#}: {score}"))?;
-            output::print(message)?;
+            output::print(&output::plain(message))?;
             for frame in frames {
                 output::print(&format!("  at {frame}"))?;
             }

@@ -66,10 +66,11 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         let _ = stopped.await;
     };
     let mut server = tokio::spawn(api::serve(listener, engine.clone(), stopped));
-    match global.json() {
-        true => output::print(&serde_json::json!({ "listening": url }).to_string())?,
-        false => output::print(&format!("listening on {url}"))?,
-    }
+    // Served also when nobody reads this.
+    let _ = match global.json() {
+        true => output::print(&serde_json::json!({ "listening": url }).to_string()),
+        false => output::print(&format!("listening on {url}")),
+    };
 
     let end = tokio::select! {
         () = signals.next() => Ok(Exit::Done.into()),

@@ -15,8 +15,7 @@ pub struct Folder {
 impl Folder {
     pub fn new(keep: bool) -> Result<Self> {
         let path = env::temp_dir().join(format!("onemark-demo-{}", Uuid::new_v4().simple()));
-        fs::create_dir(&path)
-            .with_context(|| format!("could not make the folder `{}`", path.display()))?;
+        fs::create_dir(&path).with_context(|| format!("could not make the folder `{}`", path.display()))?;
         Ok(Self { path, keep })
     }
 

@@ -2,19 +2,20 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use reqwest::{Body, Method, StatusCode};
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 /// Longer than anything here should take. Whoever waits this long has found a fault.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where a host is to run, the same in each of its lives.
 pub struct Place {
@@ -42,9 +43,13 @@ pub struct Api {
 
 /// The answer to a request to start a run.
 pub enum Start {
-    Started { run_id: String },
+    Started {
+        run_id: String,
+    },
     /// A token is held by that run.
-    Conflict { owner: String },
+    Conflict {
+        owner: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -72,7 +77,13 @@ impl Host {
         let log = OpenOptions::new().create(true).append(true).open(&place.log);
         let log = log.with_context(|| format!("could not open `{}`", place.log.display()))?;
         let mut child = Command::new(&place.program)
-            .args(["serve", "--listen", "127.0.0.1:0", "--allow-http", &place.allow_http])
+            .args([
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--allow-http",
+                &place.allow_http,
+            ])
             .arg("--db")
             .arg(&place.database)
             .stdin(Stdio::null())
@@ -81,10 +92,15 @@ impl Host {
             .spawn()
             .with_context(|| format!("could not start `{}`", place.program.display()))?;
         let stdout = child.stdout.take();
-        let api = Api { url: String::new(), http };
+        let api = Api {
+            url: String::new(),
+            http,
+        };
         let mut host = Self { child, api };
         let stdout = stdout.context("the host's stdout is not a pipe")?;
-        let line = within("the host is ready", first_line(stdout)).await?.unwrap_or_default();
+        let line = within("the host is ready", first_line(stdout))
+            .await?
+            .unwrap_or_default();
         let url = line.split_whitespace().find(|word| word.starts_with("http://"));
         host.api.url = url.context("`onemark serve` did not start")?.to_owned();
         Ok(host)
@@ -105,13 +121,8 @@ impl Host {
 
 impl Api {
     pub async fn deploy(&self, name: &str, component: Vec<u8>) -> Result<Value> {
-        let request = self
-            .http
-            .put(format!("{}/v1/components/{name}", self.url))
-            .header("content-type", "application/wasm")
-            .body(Body::from(component));
-        let (status, answer) = answer(request).await?;
-        expect(status, StatusCode::OK, answer)
+        self.send_component(Method::PUT, &format!("/v1/components/{name}"), component)
+            .await
     }
 
     pub async fn start(&self, workflow: &str, input: &Value) -> Result<Start> {
@@ -120,10 +131,14 @@ impl Api {
         if status == StatusCode::CONFLICT {
             let error = &answer["error"];
             ensure!(error["code"] == "hook_conflict", "unexpected conflict: {answer}");
-            return Ok(Start::Conflict { owner: text(error, "conflicting_run_id")? });
+            return Ok(Start::Conflict {
+                owner: text(error, "conflicting_run_id")?,
+            });
         }
         let receipt = expect(status, StatusCode::CREATED, answer)?;
-        Ok(Start::Started { run_id: text(&receipt, "run_id")? })
+        Ok(Start::Started {
+            run_id: text(&receipt, "run_id")?,
+        })
     }
 
     /// Delivers a payload; the run that owns the hook and the payload's position in its journal.
@@ -136,7 +151,13 @@ impl Api {
     }
 
     pub async fn runs(&self) -> Result<Vec<Value>> {
-        Ok(serde_json::from_value(self.get("/v1/runs").await?["runs"].take())?)
+        Ok(serde_json::from_value(
+            self.get("/v1/runs").await?["runs"].take(),
+        )?)
+    }
+
+    pub async fn run(&self, run_id: &str) -> Result<Value> {
+        self.get(&format!("/v1/runs/{run_id}")).await
     }
 
     pub async fn journal(&self, run_id: &str) -> Result<Vec<Entry>> {
@@ -146,8 +167,13 @@ impl Api {
 
     /// How the run ended; waits for it.
     pub async fn result(&self, run_id: &str) -> Result<Value> {
-        let wait = PATIENCE.as_secs();
-        self.get(&format!("/v1/runs/{run_id}/result?wait={wait}s")).await
+        self.get(&format!("/v1/runs/{run_id}/result?wait=60s")).await
+    }
+
+    /// Replays a run against another component; what was found.
+    pub async fn replay(&self, run_id: &str, component: Vec<u8>) -> Result<Value> {
+        self.send_component(Method::POST, &format!("/v1/runs/{run_id}/replay"), component)
+            .await
     }
 
     async fn get(&self, path: &str) -> Result<Value> {
@@ -155,12 +181,14 @@ impl Api {
         expect(status, StatusCode::OK, answer)
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<(StatusCode, Value)> {
+    async fn send_component(&self, method: Method, path: &str, bytes: Vec<u8>) -> Result<Value> {
+        let request = self.http.request(method, format!("{}{path}", self.url));
+        let request = request.header(CONTENT_TYPE, "application/wasm").body(bytes);
+        let (status, answer) = answer(request).await?;
+        expect(status, StatusCode::OK, answer)
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(StatusCode, Value)> {
         let mut request = self.http.request(method, format!("{}{path}", self.url));
         if let Some(body) = body {
             request = request.json(body);
@@ -198,7 +226,7 @@ fn first_line(stdout: ChildStdout) -> oneshot::Receiver<String> {
 }
 
 async fn answer(request: reqwest::RequestBuilder) -> Result<(StatusCode, Value)> {
-    let response = request.timeout(PATIENCE + Duration::from_secs(5)).send().await?;
+    let response = request.timeout(PATIENCE).send().await?;
     let status = response.status();
     let body = response.bytes().await?;
     let value = serde_json::from_slice(&body)
@@ -212,6 +240,8 @@ fn expect(status: StatusCode, expected: StatusCode, answer: Value) -> Result<Val
 }
 
 pub fn text(value: &Value, field: &str) -> Result<String> {
-    let text = value[field].as_str().with_context(|| format!("no `{field}` in {value}"))?;
+    let text = value[field]
+        .as_str()
+        .with_context(|| format!("no `{field}` in {value}"))?;
     Ok(text.to_owned())
 }

@@ -123,7 +123,11 @@ impl Outside {
             stopped.await.unwrap_or(());
         });
         tokio::spawn(server.into_future());
-        Ok(Self { address, world, _running: running })
+        Ok(Self {
+            address,
+            world,
+            _running: running,
+        })
     }
 
     /// `http://127.0.0.1:PORT`
@@ -191,16 +195,17 @@ struct NewCharge {
     amount: u64,
 }
 
-async fn charge(
-    State(world): State<World>,
-    headers: HeaderMap,
-    Json(new): Json<NewCharge>,
-) -> Response {
+async fn charge(State(world): State<World>, headers: HeaderMap, Json(new): Json<NewCharge>) -> Response {
     let Some(key) = header(&headers, "idempotency-key").map(str::to_owned) else {
         return (StatusCode::BAD_REQUEST, "a charge needs an idempotency-key").into_response();
     };
-    let attempt = header(&headers, "onemark-attempt").and_then(|n| n.parse().ok()).unwrap_or(1);
-    let request = ChargeRequest { key: key.clone(), attempt };
+    let attempt = header(&headers, "onemark-attempt")
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1);
+    let request = ChargeRequest {
+        key: key.clone(),
+        attempt,
+    };
     world.send_modify(|inside| inside.counts.charge_requests.push(request));
     let take = |counts: &mut Counts| {
         let next = counts.charges.len() + 1;
@@ -220,15 +225,15 @@ struct NewNote {
     text: String,
 }
 
-async fn note(
-    State(world): State<World>,
-    headers: HeaderMap,
-    Json(new): Json<NewNote>,
-) -> Response {
+async fn note(State(world): State<World>, headers: HeaderMap, Json(new): Json<NewNote>) -> Response {
     let key = header(&headers, "idempotency-key").unwrap_or_default().to_owned();
     world.send_modify(|inside| inside.counts.note_requests += 1);
     let add = |counts: &mut Counts| {
-        counts.notes.push(Note { order: new.order, text: new.text, key });
+        counts.notes.push(Note {
+            order: new.order,
+            text: new.text,
+            key,
+        });
         Json(()).into_response()
     };
     answer(&world, Desk::Notes, add).await
@@ -260,11 +265,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 
 /// Carries a request out and answers it, unless it is to fail or to wait. A sender that goes away while its
 /// request is held ends the wait, not the effect.
-async fn answer(
-    world: &World,
-    desk: Desk,
-    effect: impl FnOnce(&mut Counts) -> Response,
-) -> Response {
+async fn answer(world: &World, desk: Desk, effect: impl FnOnce(&mut Counts) -> Response) -> Response {
     let (mut response, mut held) = (StatusCode::SERVICE_UNAVAILABLE.into_response(), false);
     world.send_modify(|inside| {
         if inside.failures > 0 {
@@ -296,7 +297,10 @@ mod tests {
             .header("onemark-attempt", "2")
             .json(&body);
         let response = request.send().await.unwrap();
-        (response.status().as_u16(), response.json().await.unwrap_or_default())
+        (
+            response.status().as_u16(),
+            response.json().await.unwrap_or_default(),
+        )
     }
 
     fn charge() -> Value {
@@ -315,7 +319,10 @@ mod tests {
         let counts: Counts = counts.json().await.unwrap();
         assert_eq!(counts, outside.counts());
         assert_eq!(counts.charges.len(), 2);
-        let request = |key: &str| ChargeRequest { key: key.to_owned(), attempt: 2 };
+        let request = |key: &str| ChargeRequest {
+            key: key.to_owned(),
+            attempt: 2,
+        };
         assert_eq!(counts.charge_requests, [request("a"), request("a"), request("b")]);
     }
 

@@ -40,7 +40,9 @@ impl Screen {
     pub fn section(&mut self, title: &str) -> Result<()> {
         self.sections += 1;
         let number = self.sections;
-        print(format_args!("\n{NUMBER}{number}{NUMBER:#} {TITLE}{title}{TITLE:#}"))
+        print(format_args!(
+            "\n{NUMBER}{number}{NUMBER:#} {TITLE}{title}{TITLE:#}"
+        ))
     }
 
     /// Something that was checked.

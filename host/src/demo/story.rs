@@ -33,8 +33,13 @@ const CHARGE_KEY: &str = "charge:42";
 const CLIENTS: usize = 20;
 
 /// What the outside should have in its book at the end, in this order.
-const NOTES: [&str; 5] =
-    ["two blue mugs", "make it three", "gift wrap, please", "ring twice", "that is all"];
+const NOTES: [&str; 5] = [
+    "two blue mugs",
+    "make it three",
+    "gift wrap, please",
+    "ring twice",
+    "that is all",
+];
 
 /// Tells the story; prints to stdout.
 ///
@@ -66,7 +71,9 @@ async fn act(demo: &Demo, folder: &Path, log: &Path, began: Instant) -> Result<(
     let components = build(&mut screen, &demo.example, folder).await?;
     let built = Instant::now();
 
-    let outside = Outside::start().await.context("could not start the outside service")?;
+    let outside = Outside::start()
+        .await
+        .context("could not start the outside service")?;
     let place = Place {
         program: demo.program.clone(),
         database: folder.join("onemark.db"),
@@ -104,17 +111,26 @@ async fn build(screen: &mut Screen, example: &Path, folder: &Path) -> Result<Com
     let building = spawn_blocking(move || build_both(&from, &to));
     let components = screen.busy("cargo builds for wasm32-wasip2", building).await??;
     let bytes = fs::metadata(&components.order)?.len();
-    screen.fact(&format!("examples/order is a WebAssembly component of {} KiB", bytes / 1024))?;
+    screen.fact(&format!(
+        "examples/order is a WebAssembly component of {} KiB",
+        bytes / 1024
+    ))?;
     screen.fact("so is `--features changed`, which notes one thing more before it charges")?;
     Ok(components)
 }
 
-/// Builds side by side, each in a folder of its own, so that the next demo finds both built.
+/// Builds each version in a folder of its own, so that the next demo finds both built.
 fn build_both(example: &Path, folder: &Path) -> Result<Components> {
-    let quiet = BuildOptions { quiet: true, ..BuildOptions::default() };
+    let quiet = BuildOptions {
+        quiet: true,
+        ..BuildOptions::default()
+    };
     let order = build_component(example, &quiet)?;
     // target/guests/wasm32-wasip2/release/order.wasm
-    let guests = order.ancestors().nth(3).context("cargo's target folder has no parent")?;
+    let guests = order
+        .ancestors()
+        .nth(3)
+        .context("cargo's target folder has no parent")?;
     let options = BuildOptions {
         target_dir: Some(guests.join("changed")),
         features: vec!["changed".to_owned()],
@@ -142,10 +158,14 @@ async fn serve(screen: &mut Screen, place: &Place, components: &Components) -> R
     let host = screen.busy("starting the host", Host::start(place)).await?;
     screen.fact(&format!("process {} listens at {}", host.pid(), host.api.url))?;
     let component = fs::read(&components.order)?;
-    let deployed = screen.busy("compiling the component", host.api.deploy("order", component)).await?;
+    let deployed = screen
+        .busy("compiling the component", host.api.deploy("order", component))
+        .await?;
     let digest = text(&deployed, "digest")?;
     let digest = digest.get(..12).unwrap_or(&digest);
-    screen.fact(&format!("component {digest} is deployed as `order`, workflow `{WORKFLOW}`"))?;
+    screen.fact(&format!(
+        "component {digest} is deployed as `order`, workflow `{WORKFLOW}`"
+    ))?;
     Ok(host)
 }
 
@@ -172,12 +192,22 @@ async fn start(screen: &mut Screen, host: &Host, outside: &Outside) -> Result<St
             Start::Conflict { owner } => owners.push(owner),
         }
     }
-    ensure!(started.len() == 1, "{} runs were started instead of one", started.len());
+    ensure!(
+        started.len() == 1,
+        "{} runs were started instead of one",
+        started.len()
+    );
     let run_id = started.remove(0);
-    ensure!(owners.iter().all(|owner| *owner == run_id), "a conflict names another run");
+    ensure!(
+        owners.iter().all(|owner| *owner == run_id),
+        "a conflict names another run"
+    );
     ensure!(host.api.runs().await?.len() == 1, "there is more than one run");
     screen.fact(&format!("1 × 201 Created: run {run_id}"))?;
-    screen.fact(&format!("{} × 409 hook_conflict: `{TOKEN}` is held by that run", owners.len()))?;
+    screen.fact(&format!(
+        "{} × 409 hook_conflict: `{TOKEN}` is held by that run",
+        owners.len()
+    ))?;
     Ok(run_id)
 }
 
@@ -200,28 +230,40 @@ async fn start_or_deliver(api: &Api, order: &Value, update: &Value) -> Result<Va
 }
 
 /// Updates reach the run before its workflow has opened the hook, by a duplicate start, and afterwards.
-async fn send_updates(
-    screen: &mut Screen,
-    host: &Host,
-    outside: &Outside,
-    run_id: &str,
-) -> Result<()> {
+async fn send_updates(screen: &mut Screen, host: &Host, outside: &Outside, run_id: &str) -> Result<()> {
     screen.section("Send updates, one of them with a duplicate of the order")?;
     within("the first step is at work", outside.held()).await?;
     let (owner, seq) = host.api.deliver(TOKEN, &update(NOTES[1], false)).await?;
     ensure!(owner == run_id, "the update went to run {owner}");
-    screen.fact(&format!("an update before the workflow has opened its hook: kept, as entry {seq}"))?;
+    screen.fact(&format!(
+        "an update before the workflow has opened its hook: kept, as entry {seq}"
+    ))?;
 
     let routed = start_or_deliver(&host.api, &order(outside), &update(NOTES[2], false)).await?;
-    ensure!(routed == json!({ "run_id": run_id, "started": false }), "the route answered {routed}");
+    ensure!(
+        routed == json!({ "run_id": run_id, "started": false }),
+        "the route answered {routed}"
+    );
     screen.fact("an update with a duplicate of the order: 409, so it goes to the owner; the client gets")?;
     screen.output(&routed.to_string())?;
 
     outside.release();
-    within("both updates are noted", outside.until(|counts| counts.notes.len() == 3)).await?;
+    within("the workflow waits at its hook", suspended(&host.api, run_id)).await??;
+    ensure!(outside.counts().notes.len() == 3, "the updates are not noted");
     host.api.deliver(TOKEN, &update(NOTES[3], false)).await?;
-    within("the update is noted", outside.until(|counts| counts.notes.len() == 4)).await?;
+    within(
+        "the update is noted",
+        outside.until(|counts| counts.notes.len() == 4),
+    )
+    .await?;
     screen.fact("an update while the workflow waits at its hook: read at once")
+}
+
+/// Returns once the run rests: its workflow has read what there was, and waits for more. Nothing tells when, so
+/// this looks again and again.
+async fn suspended(api: &Api, run_id: &str) -> Result<()> {
+    while api.run(run_id).await?["status"] != "suspended" {}
+    Ok(())
 }
 
 // ---- 5: crash ---------------------------------------------------------------------------------------
@@ -238,23 +280,40 @@ async fn crash(
     outside.hold_next(Desk::Charges);
     host.api.deliver(TOKEN, &update(NOTES[4], true)).await?;
     let held = within("the bank has taken the charge", outside.held()).await?;
-    let before = within("the attempt is in the journal", attempt_journaled(&host.api, run_id));
+    let before = within(
+        "the attempt is in the journal",
+        attempt_journaled(&host.api, run_id),
+    );
     let before = before.await??;
-    ensure!(held.charges.len() == 1, "the bank took {} charges", held.charges.len());
+    ensure!(
+        held.charges.len() == 1,
+        "the bank took {} charges",
+        held.charges.len()
+    );
     screen.fact("after the last update the bank has taken the charge; its answer is not there yet")?;
     let pid = host.pid();
     host.kill()?;
     outside.release();
-    screen.fact(&format!("process {pid} is killed with SIGKILL: the result is not saved"))?;
+    screen.fact(&format!(
+        "process {pid} is killed with SIGKILL: the result is not saved"
+    ))?;
 
     let host = screen.busy("starting the host again", Host::start(place)).await?;
     screen.fact(&format!("process {} goes on from the same database", host.pid()))?;
     let result = screen.busy("the run goes on", host.api.result(run_id)).await?;
-    ensure!(result["status"] == "completed", "the run has not completed: {result}");
+    ensure!(
+        result["status"] == "completed",
+        "the run has not completed: {result}"
+    );
     let after = host.api.journal(run_id).await?;
-    ensure!(after.starts_with(&before), "the journal has changed where it was written already");
+    ensure!(
+        after.starts_with(&before),
+        "the journal has changed where it was written already"
+    );
     let saved = check_steps(&before, &after)?;
-    screen.fact(&format!("{saved} saved steps did not run again; `charge` did, with the same key"))?;
+    screen.fact(&format!(
+        "{saved} saved steps did not run again; `charge` did, with the same key"
+    ))?;
     screen.fact(&format!("the run has completed with {}", result["output"]))?;
     Ok(host)
 }
@@ -264,9 +323,14 @@ async fn crash(
 async fn attempt_journaled(api: &Api, run_id: &str) -> Result<Vec<Entry>> {
     loop {
         let entries = api.journal(run_id).await?;
-        let charge = entries.iter().find(|entry| entry.fields.get("step") == Some(&"charge".into()));
+        let charge = entries
+            .iter()
+            .find(|entry| entry.fields.get("step") == Some(&"charge".into()));
         let begun = entries.last().filter(|entry| entry.event == "attempt_started");
-        if charge.zip(begun).is_some_and(|(charge, begun)| charge.call() == begun.call()) {
+        if charge
+            .zip(begun)
+            .is_some_and(|(charge, begun)| charge.call() == begun.call())
+        {
             return Ok(entries);
         }
     }
@@ -287,8 +351,15 @@ fn check_steps(before: &[Entry], after: &[Entry]) -> Result<usize> {
     for call in &saved {
         ensure!(attempts(*call) == 1, "call {call} was saved, and ran again");
     }
-    let cut_off = before.last().and_then(Entry::call).context("no step was cut off")?;
-    ensure!(attempts(cut_off) == 2, "the step cut off had {} attempts", attempts(cut_off));
+    let cut_off = before
+        .last()
+        .and_then(Entry::call)
+        .context("no step was cut off")?;
+    ensure!(
+        attempts(cut_off) == 2,
+        "the step cut off had {} attempts",
+        attempts(cut_off)
+    );
     Ok(saved.len())
 }
 
@@ -303,17 +374,31 @@ fn count(screen: &mut Screen, counts: &Counts) -> Result<()> {
     ensure!(keyed, "the bank got other keys: {requests:?}");
     let attempts: Vec<_> = requests.iter().map(|request| request.attempt).collect();
     ensure!(attempts == [1, 2], "the attempts at the charge are {attempts:?}");
-    ensure!(counts.charges.len() == 1, "the bank took {} charges", counts.charges.len());
-    screen.fact(&format!("bank      2 requests  1 charge   attempts 1 and 2, key `{CHARGE_KEY}`"))?;
+    ensure!(
+        counts.charges.len() == 1,
+        "the bank took {} charges",
+        counts.charges.len()
+    );
+    screen.fact(&format!(
+        "bank      2 requests  1 charge   attempts 1 and 2, key `{CHARGE_KEY}`"
+    ))?;
 
     let notes: Vec<_> = counts.notes.iter().map(|note| note.text.as_str()).collect();
     ensure!(notes == NOTES, "the notes are {notes:?}");
-    ensure!(counts.note_requests == 5, "notes got {} requests", counts.note_requests);
+    ensure!(
+        counts.note_requests == 5,
+        "notes got {} requests",
+        counts.note_requests
+    );
     screen.fact(&format!("notes     5 requests  5 notes    {}", notes.join(" · ")))?;
 
     let ids: Vec<_> = counts.invoices.keys().map(String::as_str).collect();
     ensure!(ids.len() == 1, "the invoices are {ids:?}");
-    ensure!(counts.invoice_requests == 1, "invoices got {} requests", counts.invoice_requests);
+    ensure!(
+        counts.invoice_requests == 1,
+        "invoices got {} requests",
+        counts.invoice_requests
+    );
     screen.fact(&format!("invoices  1 request   1 invoice  {}", ids[0]))
 }
 
@@ -322,7 +407,11 @@ fn count(screen: &mut Screen, counts: &Counts) -> Result<()> {
 async fn journal(screen: &mut Screen, host: &Host, place: &Place, run_id: &str) -> Result<()> {
     screen.section("Look at the run's journal")?;
     let printed = onemark_command(screen, host, place, &["journal", run_id]).await?;
-    ensure!(printed.code == Some(0), "`onemark journal` failed: {}", printed.errors);
+    ensure!(
+        printed.code == Some(0),
+        "`onemark journal` failed: {}",
+        printed.errors
+    );
     screen.output(&printed.output)
 }
 
@@ -349,20 +438,24 @@ async fn replay_changed(
     let changed = components.changed.to_string_lossy();
     let arguments = ["replay", run_id, "--component", &changed];
     let printed = onemark_command(screen, host, place, &arguments).await?;
-    ensure!(printed.code == Some(DIVERGED), "`onemark replay` found no difference: {printed:?}");
+    ensure!(
+        printed.code == Some(DIVERGED),
+        "`onemark replay` found no difference: {printed:?}"
+    );
     // Calls that matched are above already; the verdict follows their table.
     let verdict = printed.output.split_once("\n\n").map(|(_, verdict)| verdict);
     screen.output(verdict.unwrap_or(&printed.output))?;
-    let (at, line) = source_line(&printed.output).context("the difference has no source line")?;
-    screen.fact(&format!("found at {at}: {line}"))
+    let report = host.api.replay(run_id, fs::read(&components.changed)?).await?;
+    let (at, line) = source_line(&report).context("the difference has no source line")?;
+    screen.fact(&format!("the difference is at {at}: {line}"))
 }
 
-/// The place in the source that a replay printed, and what stands there.
-fn source_line(printed: &str) -> Option<(String, String)> {
-    let at = printed.lines().find_map(|line| line.trim_start().strip_prefix("at "))?;
-    let (path, number) = at.rsplit_once(':')?;
-    let source = fs::read_to_string(path).ok()?;
-    let line = source.lines().nth(number.parse::<usize>().ok()?.checked_sub(1)?)?;
+/// Where in the source a replay found the guest to diverge, and what stands there.
+fn source_line(report: &Value) -> Option<(String, String)> {
+    let source = report["verdict"]["diverged"]["source"].as_str()?;
+    let (path, number) = source.rsplit_once(':')?;
+    let code = fs::read_to_string(path).ok()?;
+    let line = code.lines().nth(number.parse::<usize>().ok()?.checked_sub(1)?)?;
     let file = Path::new(path).file_name()?.to_string_lossy();
     Some((format!("{file}:{number}"), line.trim().to_owned()))
 }
@@ -375,20 +468,21 @@ struct Printed {
 }
 
 /// Runs a command against the host, as a user would; shows it, with file names for paths.
-async fn onemark_command(
-    screen: &Screen,
-    host: &Host,
-    place: &Place,
-    arguments: &[&str],
-) -> Result<Printed> {
-    let shown = arguments.iter().map(|argument| match Path::new(argument).file_name() {
-        Some(name) => name.to_string_lossy(),
-        None => (*argument).into(),
-    });
+async fn onemark_command(screen: &Screen, host: &Host, place: &Place, arguments: &[&str]) -> Result<Printed> {
+    let shown = arguments
+        .iter()
+        .map(|argument| match Path::new(argument).file_name() {
+            Some(name) => name.to_string_lossy(),
+            None => (*argument).into(),
+        });
     screen.command(&format!("onemark {}", shown.collect::<Vec<_>>().join(" ")))?;
     let mut command = Command::new(&place.program);
-    command.args(arguments).env("ONEMARK_URL", &host.api.url).stdin(Stdio::null());
-    let output = within("the command has ended", command.kill_on_drop(true).output()).await??;
+    command
+        .args(arguments)
+        .env("ONEMARK_URL", &host.api.url)
+        .stdin(Stdio::null());
+    let ended = within("the command has ended", command.kill_on_drop(true).output());
+    let output = screen.busy("at work", ended).await??;
     Ok(Printed {
         code: output.status.code(),
         output: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -402,7 +496,10 @@ fn next(screen: &mut Screen, demo: &Demo, folder: &Path, run_id: &str) -> Result
     screen.section("Try next")?;
     screen.command("cargo install --path host             # puts `onemark` on your path")?;
     if demo.keep {
-        screen.command(&format!("onemark serve --db {}", folder.join("onemark.db").display()))?;
+        screen.command(&format!(
+            "onemark serve --db {}",
+            folder.join("onemark.db").display()
+        ))?;
         screen.command(&format!("onemark runs show {run_id}"))?;
     } else {
         screen.command("onemark demo --keep                   # keeps this run, to look at")?;

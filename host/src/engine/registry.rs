@@ -144,8 +144,14 @@ impl Registry {
 
     /// The guest waits with nothing to do, or has something to do again.
     pub fn set_idle(&self, run: &RunId, idle: bool) {
-        if let Some(slot) = self.lock().runs.get_mut(run) {
+        let mut active = self.lock();
+        let wanted = idle && active.backlog;
+        if let Some(slot) = active.runs.get_mut(run) {
             slot.idle_since = idle.then(Instant::now);
+            // A run that found no room waits for this place.
+            if wanted {
+                slot.signal.evict.notify_one();
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use wasmtime::Store;
+use wasmtime::{Store, UpdateDeadline};
 
 use super::bindings::{WorkflowIndices, WorkflowPre};
 use super::guest::{Guest, Role, wasi_with_logs};
@@ -124,7 +124,10 @@ impl Sandbox {
         let mut store = Store::new(&self.engine, guest);
         store.limiter(|guest| &mut guest.memory);
         // At each epoch a guest lets others run; it goes on when it is polled again.
-        store.epoch_deadline_async_yield_and_update(1);
+        // Tokio's own yield lets timers and I/O come to their turn too, however many guests compute.
+        store.epoch_deadline_callback(|_| {
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+        });
         store
     }
 

@@ -15,9 +15,7 @@ async fn broken(how: String) -> WorkflowResult<String> {
     if variant() == "original" {
         match how.as_str() {
             "panic" => panic!("as asked"),
-            "fuel" => loop {
-                std::hint::black_box(0);
-            },
+            "fuel" => spin(),
             "memory" => {
                 let mut all = Vec::new();
                 loop {
@@ -29,6 +27,14 @@ async fn broken(how: String) -> WorkflowResult<String> {
         }
     }
     Ok(format!("{saved}, mended"))
+}
+
+#[inline(never)]
+fn spin() -> ! {
+    let mut n = 0_u64;
+    loop {
+        n = std::hint::black_box(n.wrapping_add(1));
+    }
 }
 
 #[expect(unconditional_recursion, reason = "that is the point")]

@@ -165,12 +165,16 @@ async fn races(rounds: u64) -> WorkflowResult<String> {
     let mut seen = String::new();
     for round in 0..rounds {
         let mut step = quick(round);
-        let mut payloads = 0;
-        let mut done = false;
-        while payloads < 1 || !done {
-            select! {
-                result = step => { result?; done = true; seen.push('s') }
-                payload = hook.next() => { payload?; payloads += 1; seen.push('p') }
+        select! {
+            result = step => {
+                result?;
+                hook.next().await?;
+                seen.push_str("sp");
+            }
+            payload = hook.next() => {
+                payload?;
+                step.await?;
+                seen.push_str("ps");
             }
         }
     }

@@ -131,9 +131,7 @@ async fn retried_by_default(good_from_attempt: u32) -> WorkflowResult<(u32, Stri
 async fn misbehave(how: String) -> Result<String, StepFailed> {
     match how.as_str() {
         "panic" => panic!("as asked"),
-        "loop" => loop {
-            std::hint::black_box(0);
-        },
+        "loop" => spin(),
         "memory" => {
             let mut all = Vec::new();
             loop {
@@ -142,6 +140,14 @@ async fn misbehave(how: String) -> Result<String, StepFailed> {
         }
         "stack" => Ok(deep(0).to_string()),
         other => Ok(other.to_owned()),
+    }
+}
+
+#[inline(never)]
+fn spin() -> ! {
+    let mut n = 0_u64;
+    loop {
+        n = std::hint::black_box(n.wrapping_add(1));
     }
 }
 
@@ -220,4 +226,11 @@ async fn wait_for(marks: &str, name: &str, ms: u64) -> Result<(), StepFailed> {
 #[workflow]
 async fn slow(marks: String, ms: u64) -> WorkflowResult<()> {
     Ok(wait_for(&marks, "slow", ms).await?)
+}
+
+/// As [`slow`], then asleep for a day.
+#[workflow]
+async fn slow_then_asleep(marks: String) -> WorkflowResult<()> {
+    wait_for(&marks, "slow", 0).await?;
+    Ok(sleep(Duration::from_secs(24 * 60 * 60)).await?)
 }
