@@ -130,7 +130,7 @@ pub mod __private;
 #[cfg(not(target_family = "wasm"))]
 mod block_on;
 #[cfg(target_family = "wasm")]
-
+#[allow(unsafe_code, reason = "wit-bindgen generates the exported functions")]
 mod component;
 mod executor;
 mod failure;

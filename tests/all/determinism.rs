@@ -710,8 +710,8 @@ async fn f14_a_step_and_a_payload_at_the_same_moment() {
             .start_with("races", json!({ "rounds": ROUNDS }), &["race"])
             .await;
         for round in 0..ROUNDS {
-            // In every round a step is scheduled, begun and completed, and a payload received.
-            host.until(&run, |info| info.entries > 4 * round).await;
+            // Each round makes five entries: step scheduled, begun, completed; payload received, taken.
+            host.until(&run, |info| info.entries >= 5 * round).await;
             for _ in 0..round % 40 {
                 host.engine.run(&run).await.unwrap();
             }
@@ -728,6 +728,13 @@ async fn f14_a_step_and_a_payload_at_the_same_moment() {
             "{kind:?}: payload first in {}",
             rounds.iter().filter(|round| round[0] == b'p').count()
         );
+        let journal = host.journal(&run).await;
+        let taken = journal.iter().map(|entry| match entry.event {
+            Event::PayloadsTaken { count, .. } => u64::from(count),
+            _ => 0,
+        });
+        assert_eq!(taken.sum::<u64>(), ROUNDS, "payloads counted as taken");
+        assert_eq!(journal.len() as u64, 5 * ROUNDS + 2);
         host.agrees(&run).await;
     }
 }

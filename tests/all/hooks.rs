@@ -49,7 +49,10 @@ fn keyed(name: &str, payload: &Value, key: &str) -> DeliverRequest {
 }
 
 fn unkeyed(name: &str, payload: &Value) -> DeliverRequest {
-    DeliverRequest { key: None, ..keyed(name, payload, "none") }
+    DeliverRequest {
+        key: None,
+        ..keyed(name, payload, "none")
+    }
 }
 
 /// Who held the token, as a client is told that comes too late.
@@ -61,7 +64,11 @@ fn ended(answer: Result<DeliveryReceipt, Error>) -> Owner {
 }
 
 fn owner(run: &RunId, workflow: &str, status: RunStatus) -> Owner {
-    Owner { run: run.clone(), workflow: workflow.into(), status }
+    Owner {
+        run: run.clone(),
+        workflow: workflow.into(),
+        status,
+    }
 }
 
 fn not_found(answer: Result<DeliveryReceipt, Error>) {
@@ -71,14 +78,22 @@ fn not_found(answer: Result<DeliveryReceipt, Error>) {
 /// The payloads in the journal, to any of its hooks.
 async fn payloads(host: &TestHost, run: &RunId) -> BTreeMap<Seq, Value> {
     let received = |event: &Event| matches!(event, Event::PayloadReceived { .. });
-    let journal = host.journal(run).await.into_iter().filter(|entry| received(&entry.event));
+    let journal = host
+        .journal(run)
+        .await
+        .into_iter()
+        .filter(|entry| received(&entry.event));
     let payload = |text: &str| serde_json::from_str(text).unwrap();
-    journal.map(|entry| (entry.seq, payload(entry.body.unwrap().text_or_null()))).collect()
+    journal
+        .map(|entry| (entry.seq, payload(entry.body.unwrap().text_or_null())))
+        .collect()
 }
 
 /// A run of `ends_hook` that waits to be told, on `go`, to end its hook.
 async fn ends_hook(host: &TestHost, dispose: bool, name: &str, go: &str) -> RunId {
-    let run = host.start_with("ends_hook", json!({ "dispose": dispose }), &[name, go]).await;
+    let run = host
+        .start_with("ends_hook", json!({ "dispose": dispose }), &[name, go])
+        .await;
     host.reached(&run, RunStatus::Suspended).await;
     run
 }
@@ -92,7 +107,13 @@ async fn b01_a_payload_can_come_before_the_run_executed(kind: StoreKind) {
     let run = host.start_with("read_any", json!({}), &["early"]).await;
     for n in 1..=3 {
         let receipt = host.deliver("early", json!({ "n": n })).await.unwrap();
-        assert_eq!(receipt, DeliveryReceipt { run_id: run.clone(), seq: n });
+        assert_eq!(
+            receipt,
+            DeliveryReceipt {
+                run_id: run.clone(),
+                seq: n
+            }
+        );
     }
     assert_eq!(host.engine.run(&run).await.unwrap().status, RunStatus::Pending);
     assert_eq!(host.hook("early").await.unwrap().unread, 3);
@@ -132,7 +153,10 @@ async fn b02_many_clients_are_read_in_commit_order(kind: StoreKind) {
                 let receipt = engine.deliver(unkeyed("many", &payload)).await.unwrap();
                 receipts.push((receipt.seq, payload));
             }
-            assert!(receipts.is_sorted_by_key(|(seq, _)| *seq), "a client overtook itself");
+            assert!(
+                receipts.is_sorted_by_key(|(seq, _)| *seq),
+                "a client overtook itself"
+            );
             receipts
         });
     }
@@ -163,7 +187,9 @@ async fn b12_two_hooks_and_a_timer_come_in_journal_order(kind: StoreKind) {
     {
         let tokens = [format!("first:{round}"), format!("second:{round}")];
         let input = json!({"n": 3, "timer_ms": 1000});
-        let run = host.start_with("two_hooks_and_timer", input, &[&tokens[0], &tokens[1]]).await;
+        let run = host
+            .start_with("two_hooks_and_timer", input, &[&tokens[0], &tokens[1]])
+            .await;
         host.reached(&run, RunStatus::Suspended).await;
         let mut expected = Vec::new();
         for what in order {
@@ -196,7 +222,9 @@ async fn fired(host: &TestHost, run: &RunId) {
 async fn b12_what_came_meanwhile_is_seen_in_journal_order(kind: StoreKind) {
     let host = TestHost::with_clock(kind).await;
     let input = json!({"n": 5, "timer_ms": 1000});
-    let run = host.start_with("two_hooks_and_timer", input, &["first", "second"]).await;
+    let run = host
+        .start_with("two_hooks_and_timer", input, &["first", "second"])
+        .await;
     host.reached(&run, RunStatus::Suspended).await;
     // Nobody looks while these come.
     host.engine.shutdown().await;
@@ -240,7 +268,10 @@ async fn b04_the_same_delivery_again_gets_its_first_receipt(kind: StoreKind) {
     let first = host.engine.deliver(again.clone()).await.unwrap();
     assert_eq!(first.run_id, run);
     host.deliver("order", json!(2)).await.unwrap();
-    host.until(&run, |info| info.status == RunStatus::Suspended && info.entries > 3).await;
+    host.until(&run, |info| {
+        info.status == RunStatus::Suspended && info.entries > 3
+    })
+    .await;
     let before = host.everything().await;
     assert_eq!(host.engine.deliver(again.clone()).await.unwrap(), first);
     let host = host.restart().await;
@@ -269,9 +300,15 @@ async fn b04_a_receipt_outlives_the_hook_of_the_token(kind: StoreKind) {
     // The token goes to a run that takes updates only.
     let new = host.start("follow", json!({"id": "1"})).await;
     assert_eq!(host.engine.deliver(again).await.unwrap(), first);
-    let other = host.engine.deliver(keyed("order:1", &json!("neither"), "k")).await;
+    let other = host
+        .engine
+        .deliver(keyed("order:1", &json!("neither"), "k"))
+        .await;
     assert!(matches!(other, Err(Error::KeyConflict)), "{other:?}");
-    let other = host.engine.deliver(keyed("order:1", &json!("neither"), "another")).await;
+    let other = host
+        .engine
+        .deliver(keyed("order:1", &json!("neither"), "another"))
+        .await;
     assert!(matches!(other, Err(Error::InvalidPayload { .. })), "{other:?}");
     assert_eq!(payloads(&host, &new).await, BTreeMap::new());
     host.agrees(&old).await;
@@ -288,7 +325,10 @@ async fn b04_clients_with_one_key_deliver_once(kind: StoreKind) {
             clients.spawn(async move { engine.deliver(request).await.unwrap() });
         }
         let receipts = clients.join_all().await;
-        assert!(receipts.iter().all(|receipt| *receipt == receipts[0]), "{receipts:?}");
+        assert!(
+            receipts.iter().all(|receipt| *receipt == receipts[0]),
+            "{receipts:?}"
+        );
     }
     host.deliver("order", json!("end")).await.unwrap();
     assert_eq!(host.output(&run).await, json!((0..20).collect::<Vec<_>>()));
@@ -299,7 +339,10 @@ async fn b05_a_key_is_for_one_payload(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     let run = host.start_with("read_any", json!({}), &["order", "other"]).await;
     host.engine.deliver(keyed("order", &json!(1), "k")).await.unwrap();
-    host.until(&run, |info| info.status == RunStatus::Suspended && info.entries > 2).await;
+    host.until(&run, |info| {
+        info.status == RunStatus::Suspended && info.entries > 2
+    })
+    .await;
     let before = host.everything().await;
     for payload in [json!(2), json!("1"), json!([1])] {
         let answer = host.engine.deliver(keyed("order", &payload, "k")).await;
@@ -338,7 +381,10 @@ async fn b06_a_tombstone_is_over_after_30_days(kind: StoreKind) {
     host.output(&run).await;
     host.advance(Duration::from_millis(TOMBSTONE_MS - 1));
     let before = host.everything().await;
-    assert_eq!(ended(host.deliver("old", json!(1)).await), owner(&run, "sequence", RunStatus::Completed));
+    assert_eq!(
+        ended(host.deliver("old", json!(1)).await),
+        owner(&run, "sequence", RunStatus::Completed)
+    );
     host.advance(Duration::from_millis(1));
     not_found(host.deliver("old", json!(1)).await);
     assert_eq!(host.everything().await, before);
@@ -348,15 +394,22 @@ async fn b07_a_hook_that_ended_takes_nothing(kind: StoreKind) {
     let host = TestHost::with_clock(kind).await;
     let completed = host.start_with("sequence", json!({"n": 1}), &["completed"]).await;
     host.ended(&completed).await;
-    let failed = host.start_with("fails", json!({"message": "as asked"}), &["failed"]).await;
+    let failed = host
+        .start_with("fails", json!({"message": "as asked"}), &["failed"])
+        .await;
     host.ended(&failed).await;
     // Its token is retained.
     let retained = host.start("follow", json!({"id": "retained"})).await;
-    host.deliver("order:retained", json!({"n": 1, "last": true})).await.unwrap();
+    host.deliver("order:retained", json!({"n": 1, "last": true}))
+        .await
+        .unwrap();
     host.output(&retained).await;
     let closed = ends_hook(&host, false, "closed", "go").await;
     host.deliver("go", json!(1)).await.unwrap();
-    host.until(&closed, |info| info.status == RunStatus::Suspended && info.entries > 3).await;
+    host.until(&closed, |info| {
+        info.status == RunStatus::Suspended && info.entries > 3
+    })
+    .await;
 
     let before = host.everything().await;
     for (name, owner) in [
@@ -367,7 +420,10 @@ async fn b07_a_hook_that_ended_takes_nothing(kind: StoreKind) {
     ] {
         let payload = json!({"n": 2, "last": true});
         assert_eq!(ended(host.deliver(name, payload.clone()).await), owner);
-        assert_eq!(ended(host.engine.deliver(keyed(name, &payload, "k")).await), owner);
+        assert_eq!(
+            ended(host.engine.deliver(keyed(name, &payload, "k")).await),
+            owner
+        );
     }
     assert_eq!(host.everything().await, before);
 }
@@ -381,7 +437,10 @@ async fn b10_close_and_dispose_keep_what_was_delivered(kind: StoreKind) {
         }
         host.deliver("go", json!("now")).await.unwrap();
         let ended_by = if dispose { "hook_disposed" } else { "hook_closed" };
-        host.until(&run, |info| info.status == RunStatus::Suspended && info.entries > 6).await;
+        host.until(&run, |info| {
+            info.status == RunStatus::Suspended && info.entries > 6
+        })
+        .await;
         assert!(host.events(&run).await.contains(&ended_by));
         let told = ended(host.deliver("order", json!("late")).await);
         assert_eq!(told, owner(&run, "ends_hook", RunStatus::Suspended));
@@ -394,7 +453,9 @@ async fn b10_close_and_dispose_keep_what_was_delivered(kind: StoreKind) {
             assert_eq!(host.output(&next).await, json!(["for the next"]));
             host.agrees(&next).await;
         } else {
-            let Err(Error::HookConflict { owner, .. }) = next else { panic!("{next:?}") };
+            let Err(Error::HookConflict { owner, .. }) = next else {
+                panic!("{next:?}")
+            };
             assert_eq!(owner.run, run);
         }
         host.deliver("go", json!("on")).await.unwrap();
@@ -455,7 +516,10 @@ async fn b11_deliveries_race_the_end_of_the_run(kind: StoreKind) {
         let mut acknowledged = flood.end().await;
 
         // Read until the end, kept after it, and nothing behind the entry that ended the run.
-        let read: Vec<_> = acknowledged.range(..end.seq).map(|(_, payload)| payload.clone()).collect();
+        let read: Vec<_> = acknowledged
+            .range(..end.seq)
+            .map(|(_, payload)| payload.clone())
+            .collect();
         assert_eq!(output, json!(read));
         let unread = acknowledged.len() - read.len();
         assert_eq!(host.hook(&name).await.unwrap().unread, unread as u64);
@@ -479,7 +543,10 @@ async fn b11_deliveries_race_a_dispose_from_outside(kind: StoreKind) {
         assert_eq!(host.output(&run).await, json!(in_order));
         assert_eq!(payloads(&host, &run).await, acknowledged);
         let journal = host.journal(&run).await;
-        let disposed = journal.iter().find(|entry| entry.event.name() == "hook_disposed").unwrap();
+        let disposed = journal
+            .iter()
+            .find(|entry| entry.event.name() == "hook_disposed")
+            .unwrap();
         assert!(acknowledged.keys().all(|seq| *seq < disposed.seq));
         host.agrees(&run).await;
     }
@@ -490,7 +557,9 @@ async fn b11_deliveries_race_the_guest_that_ends_its_hook(kind: StoreKind) {
     for round in 0..15 {
         let (name, go) = (format!("order:{round}"), format!("go:{round}"));
         let dispose = round % 2 == 0;
-        let run = host.start_with("ends_hook", json!({ "dispose": dispose }), &[&name, &go]).await;
+        let run = host
+            .start_with("ends_hook", json!({ "dispose": dispose }), &[&name, &go])
+            .await;
         let flood = Flood::begin(&host.engine, &name, &run).await;
         host.deliver(&go, json!("now")).await.unwrap();
         let acknowledged = flood.end().await;
@@ -499,7 +568,10 @@ async fn b11_deliveries_race_the_guest_that_ends_its_hook(kind: StoreKind) {
         assert_eq!(host.output(&run).await, json!(in_order));
         let journal = host.journal(&run).await;
         let ended_by = if dispose { "hook_disposed" } else { "hook_closed" };
-        let end = journal.iter().find(|entry| entry.event.name() == ended_by).unwrap();
+        let end = journal
+            .iter()
+            .find(|entry| entry.event.name() == ended_by)
+            .unwrap();
         assert!(acknowledged.keys().all(|seq| *seq < end.seq));
         let of_go = [json!("now"), json!("on")];
         let mut received = payloads(&host, &run).await;
@@ -519,12 +591,26 @@ async fn b15_an_old_owner_never_frees_the_new_claim(kind: StoreKind) {
     host.engine.dispose(&token("order")).await.unwrap();
     let new = host.start_with("read_any", json!({}), &["order"]).await;
     let host = host.restart().await;
-    let (cleaned, mine) = (["hook_disposed", "hook_disposed"], Some((new.clone(), HookState::Open)));
-    let holder = async || host.hook("order").await.ok().map(|hook| (hook.run_id, hook.state));
+    let (cleaned, mine) = (
+        ["hook_disposed", "hook_disposed"],
+        Some((new.clone(), HookState::Open)),
+    );
+    let holder = async || {
+        host.hook("order")
+            .await
+            .ok()
+            .map(|hook| (hook.run_id, hook.state))
+    };
 
-    host.until(&old, |info| info.status == RunStatus::Suspended && info.entries > 4).await;
+    host.until(&old, |info| {
+        info.status == RunStatus::Suspended && info.entries > 4
+    })
+    .await;
     let events = host.events(&old).await;
-    let disposals: Vec<_> = events.into_iter().filter(|name| *name == "hook_disposed").collect();
+    let disposals: Vec<_> = events
+        .into_iter()
+        .filter(|name| *name == "hook_disposed")
+        .collect();
     assert_eq!(disposals, cleaned, "from outside, and late by its owner");
     assert_eq!(holder().await, mine);
     // Nor does its end.
@@ -532,7 +618,9 @@ async fn b15_an_old_owner_never_frees_the_new_claim(kind: StoreKind) {
     assert_eq!(host.output(&old).await, json!([]));
     assert_eq!(holder().await, mine);
     let refused = host.try_start("read_any", json!({}), &["order"]).await;
-    let Err(Error::HookConflict { owner, .. }) = refused else { panic!("{refused:?}") };
+    let Err(Error::HookConflict { owner, .. }) = refused else {
+        panic!("{refused:?}")
+    };
     assert_eq!(owner.run, new);
 
     host.deliver("order", json!("for the new one")).await.unwrap();
@@ -562,12 +650,18 @@ async fn b16_a_hook_can_be_looked_up(kind: StoreKind) {
         assert_eq!(hook.owner, owner(&run, "ends_hook", status));
         assert_eq!((hook.state, hook.unread), (state, unread));
         assert_eq!(hook.metadata, Some(json!({"for": "somebody"})));
-        assert_eq!((hook.claimed_at, hook.retained_until), (claimed_at, claimed_at + 60_000));
+        assert_eq!(
+            (hook.claimed_at, hook.retained_until),
+            (claimed_at, claimed_at + 60_000)
+        );
         assert_eq!(host.engine.hooks_of(&run).await.unwrap()[0], hook);
     };
     looks(HookState::Open, RunStatus::Suspended, 2).await;
     host.deliver("go", json!("now")).await.unwrap();
-    host.until(&run, |info| info.status == RunStatus::Suspended && info.entries > 6).await;
+    host.until(&run, |info| {
+        info.status == RunStatus::Suspended && info.entries > 6
+    })
+    .await;
     looks(HookState::Closed, RunStatus::Suspended, 0).await;
     host.deliver("go", json!("on")).await.unwrap();
     host.output(&run).await;
@@ -603,14 +697,20 @@ async fn b17_a_payload_fits_the_declared_type(kind: StoreKind) {
     ] {
         for request in [unkeyed(name, &payload), keyed(name, &payload, "k")] {
             let answer = host.engine.deliver(request).await;
-            assert!(matches!(answer, Err(Error::InvalidPayload { .. })), "{name} {payload}: {answer:?}");
+            assert!(
+                matches!(answer, Err(Error::InvalidPayload { .. })),
+                "{name} {payload}: {answer:?}"
+            );
         }
     }
     assert_eq!(host.everything().await, before);
     // Not even the key was used up.
     let good = json!({"n": 5, "last": true});
     host.engine.deliver(keyed("order:1", &good, "k")).await.unwrap();
-    host.engine.deliver(keyed("numbers", &json!(6), "k")).await.unwrap();
+    host.engine
+        .deliver(keyed("numbers", &json!(6), "k"))
+        .await
+        .unwrap();
     assert_eq!(host.output(&follow).await, json!([5]));
     assert_eq!(host.output(&opens).await, json!(6));
     host.agrees(&follow).await;
@@ -620,10 +720,21 @@ async fn b17_a_payload_fits_the_declared_type(kind: StoreKind) {
 async fn b17_a_mismatch_on_an_undeclared_hook_loses_nothing(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     let run = host.start_with("reads_numbers", json!({}), &["any"]).await;
-    for payload in [json!(1), json!({"not": ["a", "number"]}), json!(null), json!(2), json!("end")] {
+    for payload in [
+        json!(1),
+        json!({"not": ["a", "number"]}),
+        json!(null),
+        json!(2),
+        json!("end"),
+    ] {
         host.deliver("any", payload).await.unwrap();
     }
-    let seen = ["number 1", r#"other {"not":["a","number"]}"#, "other null", "number 2"];
+    let seen = [
+        "number 1",
+        r#"other {"not":["a","number"]}"#,
+        "other null",
+        "number 2",
+    ];
     assert_eq!(host.output(&run).await, json!(seen));
     host.agrees(&run).await;
 }
@@ -655,7 +766,9 @@ async fn b17_a_payload_is_checked_against_the_hook_that_gets_it(kind: StoreKind)
         for answer in clients.join_all().await {
             assert!(answer.is_err(), "{answer:?}");
         }
-        host.deliver(&name, json!({"n": round, "last": true})).await.unwrap();
+        host.deliver(&name, json!({"n": round, "last": true}))
+            .await
+            .unwrap();
         assert_eq!(host.output(&run).await, json!([round]));
         host.agrees(&run).await;
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use onemark::engine::{Engine, EngineConfig, Error, StartReceipt, StartRequest};
@@ -50,11 +51,17 @@ fn run_id(id: &str) -> RunId {
 }
 
 fn with_id(id: &str, request: StartRequest) -> StartRequest {
-    StartRequest { id: Some(run_id(id)), ..request }
+    StartRequest {
+        id: Some(run_id(id)),
+        ..request
+    }
 }
 
 fn with_key(key: &str, request: StartRequest) -> StartRequest {
-    StartRequest { key: Some(IdempotencyKey::new(key).unwrap()), ..request }
+    StartRequest {
+        key: Some(IdempotencyKey::new(key).unwrap()),
+        ..request
+    }
 }
 
 /// The first hook's token stays claimed for at least this long.
@@ -72,7 +79,11 @@ fn conflict(answer: Result<StartReceipt, Error>) -> (String, Owner) {
 }
 
 fn owner(run: &RunId, workflow: &str, status: RunStatus) -> Owner {
-    Owner { run: run.clone(), workflow: workflow.into(), status }
+    Owner {
+        run: run.clone(),
+        workflow: workflow.into(),
+        status,
+    }
 }
 
 async fn must_conflict(host: &TestHost, token: &str, expected: &Owner) {
@@ -99,6 +110,24 @@ async fn together(engine: &Engine, requests: Vec<StartRequest>) -> Vec<Result<St
     clients.join_all().await
 }
 
+/// The answer, if the future has one when it was looked at that many times; it is dropped then.
+async fn given_up<F: Future>(future: F, looks: usize) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut left = looks;
+    std::future::poll_fn(move |context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
 /// Waits until this hook of the run is the one that holds the token.
 async fn opened(host: &TestHost, token: &str, run: &RunId, number: u32) {
     host.until(run, |_| true).await;
@@ -117,23 +146,39 @@ async fn a01_start_admits_and_claims_in_one_step(kind: StoreKind) {
     let host = TestHost::with_clock(kind).await;
     // From here on runs are admitted and nothing carries them on: what a start alone leaves is seen.
     host.engine.shutdown().await;
-    let asked = retained(10 * MINUTE, request("read_any", json!({}), &["order:1", "more:1"]));
+    let asked = retained(
+        10 * MINUTE,
+        request("read_any", json!({}), &["order:1", "more:1"]),
+    );
     let receipt = host.engine.start(asked).await.unwrap();
     let run = receipt.run_id.clone();
     assert!(receipt.started);
 
     let everything = host.everything().await;
-    let [(info, journal, hooks)] = &everything[..] else { panic!("{everything:?}") };
+    let [(info, journal, hooks)] = &everything[..] else {
+        panic!("{everything:?}")
+    };
     assert_eq!((&info.id, info.status), (&run, RunStatus::Pending));
     assert_eq!(info.tokens, [token("order:1"), token("more:1")]);
-    let [entry] = &journal[..] else { panic!("{journal:?}") };
-    let Event::Started(started) = &entry.event else { panic!("{entry:?}") };
+    let [entry] = &journal[..] else {
+        panic!("{journal:?}")
+    };
+    let Event::Started(started) = &entry.event else {
+        panic!("{entry:?}")
+    };
     assert_eq!(started.workflow, "read_any");
-    let claims: Vec<_> = started.hooks.iter().map(|hook| (hook.token.as_str(), hook.retain_ms)).collect();
+    let claims: Vec<_> = started
+        .hooks
+        .iter()
+        .map(|hook| (hook.token.as_str(), hook.retain_ms))
+        .collect();
     assert_eq!(claims, [("order:1", 600_000), ("more:1", 0)]);
     assert_eq!(entry.body.as_ref().unwrap().text_or_null(), "{}");
     for (hook, number) in hooks.iter().zip(0..) {
-        assert_eq!((&hook.run_id, hook.hook, hook.state), (&run, number, HookState::Open));
+        assert_eq!(
+            (&hook.run_id, hook.hook, hook.state),
+            (&run, number, HookState::Open)
+        );
         assert_eq!(hook.claimed_at, entry.at);
         assert_eq!(host.hook(hook.token.as_str()).await.unwrap(), *hook);
     }
@@ -148,19 +193,15 @@ async fn a01_start_admits_and_claims_in_one_step(kind: StoreKind) {
 async fn a20_a_start_is_there_entirely_or_not_at_all(kind: StoreKind) {
     let mut host = TestHost::on(kind).await;
     let (mut there, mut not) = (0, 0);
-    for round in 0..12 {
+    for round in 0..16 {
         let name = format!("round-{round}");
-        let engine = host.engine.clone();
         let asked = with_id(&name, request("sequence", json!({"n": 3}), &[&name]));
-        let start = tokio::spawn(async move { engine.start(asked).await });
-        // Each round a little later; the last ones after the answer.
+        // Each round the host ends a little later: before the start was looked at, at each point where it
+        // waits for the store, and then while the run is at work.
+        let answer = given_up(host.engine.start(asked), round).await;
         for _ in 0..round * round {
             tokio::task::yield_now().await;
         }
-        let answered = start.is_finished();
-        start.abort();
-        let _ = start.await;
-        host.engine.shutdown().await;
         host = host.restart().await;
         match host.engine.run(&run_id(&name)).await {
             Ok(info) => {
@@ -174,64 +215,79 @@ async fn a20_a_start_is_there_entirely_or_not_at_all(kind: StoreKind) {
             }
             Err(Error::RunNotFound(_)) => {
                 not += 1;
-                assert!(!answered, "an acknowledged run is gone");
+                assert!(answer.is_none(), "an acknowledged run is gone");
                 is_unknown(&host, &name).await;
             }
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(there > 0, "no start was committed, {not} were not");
+    assert!(
+        there > 0 && not > 0,
+        "{there} starts were committed, {not} were not"
+    );
 }
 
 async fn a26_nobody_sees_a_run_without_its_claim(kind: StoreKind) {
     const CLIENTS: usize = 64;
-    const STARTS: usize = 6;
+    const ALL: usize = CLIENTS * 6;
     let host = Arc::new(TestHost::on(kind).await);
-    let mut clients = JoinSet::new();
-    for client in 0..CLIENTS {
-        let engine = host.engine.clone();
-        clients.spawn(async move {
-            for n in 0..STARTS {
-                let id = json!({"id": (client * STARTS + n).to_string()});
-                engine.start(request("keyed_only", id, &[])).await.unwrap();
-            }
-        });
-    }
     let done = Arc::new(AtomicBool::new(false));
+    let gate = Arc::new(Barrier::new(CLIENTS + 3));
     let mut readers = JoinSet::new();
     for reader in 0..3 {
-        let (host, done) = (host.clone(), done.clone());
+        let (host, done, gate) = (host.clone(), done.clone(), gate.clone());
         readers.spawn(async move {
+            gate.wait().await;
             let mut between = 0;
             for look in 0.. {
                 let last = done.load(Ordering::Acquire);
                 // All over the tokens, so that each look meets some that are being claimed.
-                let some = (0..16).map(|n| (look * 16 + n) * (2 * reader + 5) % (CLIENTS * STARTS));
+                let some = (0..16).map(|n| (look * 16 + n) * (2 * reader + 5) % ALL);
                 let runs = look_at_claims(&host, some).await;
                 if kind == StoreKind::Sqlite {
                     look_at_the_file(host.folder());
                 }
                 if last {
-                    assert_eq!(runs, CLIENTS * STARTS);
-                    return between;
+                    assert_eq!(runs, ALL);
+                    break;
                 }
-                between += usize::from((1..CLIENTS * STARTS).contains(&runs));
+                between += usize::from((1..ALL).contains(&runs));
+                tokio::task::yield_now().await;
             }
-            unreachable!("readers look until they are told that all have started")
+            between
+        });
+    }
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let (engine, gate) = (host.engine.clone(), gate.clone());
+        clients.spawn(async move {
+            gate.wait().await;
+            for n in (client..ALL).step_by(CLIENTS) {
+                engine
+                    .start(request("keyed_only", json!({"id": n.to_string()}), &[]))
+                    .await
+                    .unwrap();
+                tokio::task::yield_now().await;
+            }
         });
     }
     clients.join_all().await;
     done.store(true, Ordering::Release);
-    let between = readers.join_all().await;
-    assert!(between.iter().all(|looks| *looks > 0), "nobody looked in the middle: {between:?}");
+    let between: usize = readers.join_all().await.into_iter().sum();
+    assert!(between > 0, "nobody looked in the middle");
 }
 
 /// Every run that is seen has its claim, and every claim its run. How many runs there are.
 async fn look_at_claims(host: &TestHost, some: impl Iterator<Item = usize>) -> usize {
-    let all = RunFilter { limit: usize::MAX, ..RunFilter::default() };
+    let all = RunFilter {
+        limit: usize::MAX,
+        ..RunFilter::default()
+    };
     let runs = host.engine.runs(all).await.unwrap();
     for run in runs.iter().take(4) {
-        let [name] = &run.tokens[..] else { panic!("{run:?}") };
+        let [name] = &run.tokens[..] else {
+            panic!("{run:?}")
+        };
         let hook = host.engine.hook(name).await.expect("a run has its claim");
         assert_eq!(hook.run_id, run.id);
         assert_eq!(host.events(&run.id).await[0], "started");
@@ -272,11 +328,18 @@ async fn a02_a_held_token_conflicts_whatever_its_owner_does(kind: StoreKind) {
     let host = TestHost::with(kind, EngineConfig::default(), None, &[marks.authority()]).await;
     let suspended = host.start_with("read_any", json!({}), &["suspended"]).await;
     host.reached(&suspended, RunStatus::Suspended).await;
-    let closed = host.start_with("ends_hook", json!({"dispose": false}), &["closed", "go"]).await;
+    let closed = host
+        .start_with("ends_hook", json!({"dispose": false}), &["closed", "go"])
+        .await;
     host.deliver("go", json!(1)).await.unwrap();
-    host.until(&closed, |info| info.status == RunStatus::Suspended && info.entries > 3).await;
+    host.until(&closed, |info| {
+        info.status == RunStatus::Suspended && info.entries > 3
+    })
+    .await;
     assert_eq!(host.hook("closed").await.unwrap().state, HookState::Closed);
-    let blocked = host.start_with("broken", json!({"how": "panic"}), &["blocked"]).await;
+    let blocked = host
+        .start_with("broken", json!({"how": "panic"}), &["blocked"])
+        .await;
     assert_eq!(host.ended(&blocked).await.status, RunStatus::Blocked);
     let input = json!({"marks": marks.url(), "names": ["held"], "token": "running"});
     let running = host.start("leave_marks", input).await;
@@ -314,7 +377,9 @@ async fn a03_one_of_64_clients_starts_and_the_others_are_told_which(kind: StoreK
         let asked = retained(60 * MINUTE, request("keyed_only", input, &[&name]));
         let answers = together(&host.engine, vec![asked; CLIENTS]).await;
         let (started, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
-        let [Ok(receipt)] = &started[..] else { panic!("round {round}: {started:?}") };
+        let [Ok(receipt)] = &started[..] else {
+            panic!("round {round}: {started:?}")
+        };
         assert!(receipt.started);
         assert_eq!(refused.len(), CLIENTS - 1);
         for answer in refused {
@@ -357,7 +422,8 @@ async fn a09_start_and_open_conflict_with_each_other(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     // Claimed inside a run: a start conflicts.
     let opener = host.start("opens", json!({"token": "inside"})).await;
-    host.until(&opener, |info| info.status == RunStatus::Suspended).await;
+    host.until(&opener, |info| info.status == RunStatus::Suspended)
+        .await;
     assert_eq!(host.events(&opener).await, ["started", "hook_claimed"]);
     let before = host.everything().await;
     must_conflict(&host, "inside", &owner(&opener, "opens", RunStatus::Suspended)).await;
@@ -434,7 +500,12 @@ async fn a05_retention_counts_from_the_start(kind: StoreKind) {
     let asked = retained(10 * MINUTE, request("read_any", json!({}), &["order"]));
     let run = host.engine.start(asked).await.unwrap().run_id;
     let failing = request("fails", json!({"message": "as asked"}), &["failed"]);
-    let failed = host.engine.start(retained(10 * MINUTE, failing)).await.unwrap().run_id;
+    let failed = host
+        .engine
+        .start(retained(10 * MINUTE, failing))
+        .await
+        .unwrap()
+        .run_id;
     assert_eq!(host.ended(&failed).await.status, RunStatus::Failed);
     host.advance(6 * MINUTE);
     host.deliver("order", json!("end")).await.unwrap();
@@ -479,7 +550,10 @@ async fn a10_a_hook_that_is_never_opened_is_an_idempotency_key(kind: StoreKind) 
     assert_eq!(host.output(&run).await, json!("7"));
     assert_eq!(host.events(&run).await, ["started", "completed"]);
     let again = conflict(host.engine.start(asked).await);
-    assert_eq!(again, ("key:7".into(), owner(&run, "keyed_only", RunStatus::Completed)));
+    assert_eq!(
+        again,
+        ("key:7".into(), owner(&run, "keyed_only", RunStatus::Completed))
+    );
     assert_eq!(host.everything().await.len(), 1);
     host.agrees(&run).await;
 }
@@ -519,14 +593,26 @@ async fn a12_a_workflow_is_told_who_owns_a_token_and_goes_on(kind: StoreKind) {
     let run = host.start("opens", json!({"token": "taken"})).await;
     let output = host.output(&run).await;
     assert_eq!(output["owner"], json!(owner));
-    let awaited = output["awaited"].as_str().expect("awaiting a payload is an error");
-    assert!(awaited.contains("taken") && awaited.contains(owner.as_str()), "{awaited}");
+    let awaited = output["awaited"]
+        .as_str()
+        .expect("awaiting a payload is an error");
+    assert!(
+        awaited.contains("taken") && awaited.contains(owner.as_str()),
+        "{awaited}"
+    );
 
     let journal = host.journal(&run).await;
     let told: Value = serde_json::from_str(journal[1].body.as_ref().unwrap().text_or_null()).unwrap();
     let as_it_was = json!({"token": "taken", "run_id": owner, "workflow": "read_any", "status": "suspended"});
     assert_eq!((journal[1].event.name(), told), ("hook_conflicted", as_it_was));
-    let went_on = ["started", "hook_conflicted", "step_scheduled", "attempt_started", "step_completed", "completed"];
+    let went_on = [
+        "started",
+        "hook_conflicted",
+        "step_scheduled",
+        "attempt_started",
+        "step_completed",
+        "completed",
+    ];
     assert_eq!(host.events(&run).await, went_on);
     assert_eq!(host.engine.hooks_of(&run).await.unwrap(), []);
 
@@ -542,21 +628,35 @@ async fn a13_a_run_opens_its_token_again_and_again(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     for claimed_by_start in [false, true] {
         let tokens: &[&str] = if claimed_by_start { &["again"] } else { &[] };
-        let run = host.start_with("reopens", json!({"token": "again", "rounds": 4}), tokens).await;
+        let run = host
+            .start_with("reopens", json!({"token": "again", "rounds": 4}), tokens)
+            .await;
         for round in 0..4 {
             opened(&host, "again", &run, round).await;
             for handle in ["one", "same"] {
-                host.deliver("again", json!(format!("{handle} {round}"))).await.unwrap();
+                host.deliver("again", json!(format!("{handle} {round}")))
+                    .await
+                    .unwrap();
             }
         }
         let seen: Vec<_> = (0..4)
-            .flat_map(|round| [json!(true), json!(format!("one {round}")), json!(format!("same {round}"))])
+            .flat_map(|round| {
+                [
+                    json!(true),
+                    json!(format!("one {round}")),
+                    json!(format!("same {round}")),
+                ]
+            })
             .collect();
         assert_eq!(host.output(&run).await, json!(seen));
         let events = host.events(&run).await;
         let count = |name| events.iter().filter(|event| **event == name).count();
         let claimed_inside = if claimed_by_start { 3 } else { 4 };
-        assert_eq!((count("hook_claimed"), count("hook_disposed")), (claimed_inside, 4), "{events:?}");
+        assert_eq!(
+            (count("hook_claimed"), count("hook_disposed")),
+            (claimed_inside, 4),
+            "{events:?}"
+        );
         assert_eq!(count("hook_conflicted"), 0);
         assert_eq!(host.hook("again").await.unwrap().state, HookState::Freed);
         host.agrees(&run).await;
@@ -569,9 +669,18 @@ async fn a14_the_same_id_and_request_is_the_same_run(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     let input = json!({"kind": "busy", "good_from_attempt": 1});
     let asked = with_id("mine", request("troubled", input, &["order"]));
-    let same = StartReceipt { run_id: run_id("mine"), started: false };
+    let same = StartReceipt {
+        run_id: run_id("mine"),
+        started: false,
+    };
     let first = host.engine.start(asked.clone()).await.unwrap();
-    assert_eq!(first, StartReceipt { started: true, ..same.clone() });
+    assert_eq!(
+        first,
+        StartReceipt {
+            started: true,
+            ..same.clone()
+        }
+    );
     assert_eq!(host.output(&first.run_id).await, json!(1));
     let before = host.everything().await;
     assert_eq!(host.engine.start(asked.clone()).await.unwrap(), same);
@@ -620,7 +729,10 @@ async fn a15_the_same_id_with_another_request_is_refused(kind: StoreKind) {
         let before = host.everything().await;
         for other in others.clone() {
             let answer = host.engine.start(other).await;
-            assert!(matches!(&answer, Err(Error::RunIdConflict(id)) if *id == run), "{answer:?}");
+            assert!(
+                matches!(&answer, Err(Error::RunIdConflict(id)) if *id == run),
+                "{answer:?}"
+            );
         }
         is_unknown(host, "another").await;
         assert_eq!(host.everything().await, before);
@@ -662,7 +774,10 @@ async fn a24_a_repeated_conflict_stays_one(kind: StoreKind) {
     host.reached(&run, RunStatus::Suspended).await;
     let asked = with_key("k", request("sequence", json!({"n": 1}), &["free", "order"]));
     let first = conflict(host.engine.start(asked.clone()).await);
-    assert_eq!(first, ("order".into(), owner(&run, "read_any", RunStatus::Suspended)));
+    assert_eq!(
+        first,
+        ("order".into(), owner(&run, "read_any", RunStatus::Suspended))
+    );
     assert_eq!(conflict(host.engine.start(asked.clone()).await), first);
 
     host.deliver("order", json!("end")).await.unwrap();
@@ -717,14 +832,8 @@ async fn a24_a_start_whose_answer_was_lost_can_be_repeated(kind: StoreKind) {
     for round in 0..10 {
         let name = format!("order:{round}");
         let asked = with_key(&name, request("sequence", json!({"n": 2}), &[&name]));
-        let (engine, lost) = (host.engine.clone(), asked.clone());
-        let client = tokio::spawn(async move { engine.start(lost).await });
-        for _ in 0..round * round {
-            tokio::task::yield_now().await;
-        }
-        client.abort();
-        let _ = client.await;
-        if round % 3 == 2 {
+        let _lost = given_up(host.engine.start(asked.clone()), round / 2).await;
+        if round % 2 == 1 {
             host = host.restart().await;
         }
         let receipt = host.engine.start(asked).await.unwrap();
@@ -740,9 +849,18 @@ async fn a24_a_deployment_in_between_changes_no_receipt(kind: StoreKind) {
     let asked = with_id("mine", request("follow", json!({"id": "1"}), &[]));
     let (by_id, keyed) = (asked.clone(), with_key("k", asked));
     let first = host.engine.start(keyed.clone()).await.unwrap();
-    host.engine.deploy("programs", with_another_token()).await.unwrap();
+    host.engine
+        .deploy("programs", with_another_token())
+        .await
+        .unwrap();
     assert_eq!(host.engine.start(keyed).await.unwrap(), first);
-    assert_eq!(host.engine.start(by_id).await.unwrap(), StartReceipt { started: false, ..first });
+    assert_eq!(
+        host.engine.start(by_id).await.unwrap(),
+        StartReceipt {
+            started: false,
+            ..first
+        }
+    );
     // What starts now has the new token.
     host.start("follow", json!({"id": "2"})).await;
     host.hook("ordre:2").await.unwrap();
@@ -773,7 +891,13 @@ async fn a21_bad_starts_are_refused_before_any_write(kind: StoreKind) {
         input: input.into(),
         ..request("sequence", json!({}), &["order"])
     };
-    let marks = |token: &str| request("leave_marks", json!({"marks": "", "names": [], "token": token}), &["order"]);
+    let marks = |token: &str| {
+        request(
+            "leave_marks",
+            json!({"marks": "", "names": [], "token": token}),
+            &["order"],
+        )
+    };
     let long = "x".repeat(256);
     let too_long = retained(Duration::from_millis(limit + 1), text(r#"{"n":1}"#));
     let large = request("fails", json!({"message": "x".repeat(1 << 20)}), &["order"]);
@@ -792,11 +916,14 @@ async fn a21_bad_starts_are_refused_before_any_write(kind: StoreKind) {
         (text(&format!("{}{}", "[".repeat(200), "]".repeat(200))), invalid),
         (marks(""), invalid),
         (marks(&long), invalid),
-        (large, |error| matches!(error, Error::TooLarge { limit: 1_048_576, .. })),
-        (too_long, |error| matches!(error, Error::RetentionTooLong { .. })),
-        (request("sequence", json!({"n": 1}), &["order", "order"]), |error| {
-            matches!(error, Error::InvalidRequest(_))
+        (large, |error| {
+            matches!(error, Error::TooLarge { limit: 1_048_576, .. })
         }),
+        (too_long, |error| matches!(error, Error::RetentionTooLong { .. })),
+        (
+            request("sequence", json!({"n": 1}), &["order", "order"]),
+            |error| matches!(error, Error::InvalidRequest(_)),
+        ),
     ];
     for (asked, expected) in bad {
         let shown = format!("{} {:.80}", asked.workflow, asked.input);
@@ -807,11 +934,24 @@ async fn a21_bad_starts_are_refused_before_any_write(kind: StoreKind) {
         is_unknown(&host, "order").await;
     }
     assert_eq!(HookToken::new(""), Err(NameError::Empty { what: "hook token" }));
-    assert_eq!(HookToken::new(&long), Err(NameError::TooLong { what: "hook token", bytes: 256 }));
+    assert_eq!(
+        HookToken::new(&long),
+        Err(NameError::TooLong {
+            what: "hook token",
+            bytes: 256
+        })
+    );
 
     // Nothing of them is left: id, key and token are as good as new, also at the limits.
-    let good = retained(Duration::from_millis(limit), request("sequence", json!({"n": 1}), &[&long[1..], "order"]));
-    let receipt = host.engine.start(with_id("bad", with_key("k", good))).await.unwrap();
+    let good = retained(
+        Duration::from_millis(limit),
+        request("sequence", json!({"n": 1}), &[&long[1..], "order"]),
+    );
+    let receipt = host
+        .engine
+        .start(with_id("bad", with_key("k", good)))
+        .await
+        .unwrap();
     assert!(receipt.started);
     assert_eq!(host.output(&receipt.run_id).await, json!(0));
 }
@@ -828,8 +968,13 @@ async fn a25_the_declared_token_is_made_from_the_input(kind: StoreKind) {
 
     // Payloads must be of the declared type.
     let refused = host.deliver("order:42", json!({"n": 1})).await;
-    assert!(matches!(refused, Err(Error::InvalidPayload { .. })), "{refused:?}");
-    host.deliver("order:42", json!({"n": 1, "last": true})).await.unwrap();
+    assert!(
+        matches!(refused, Err(Error::InvalidPayload { .. })),
+        "{refused:?}"
+    );
+    host.deliver("order:42", json!({"n": 1, "last": true}))
+        .await
+        .unwrap();
     assert_eq!(host.output(&run).await, json!([1]));
     host.agrees(&run).await;
 
@@ -848,7 +993,11 @@ async fn a25_the_declared_token_is_made_from_the_input(kind: StoreKind) {
         ("keyed_by_order", json!({"order": {"id": null}})),
     ] {
         let answer = host.try_start(workflow, input.clone(), &["beside"]).await;
-        let Err(Error::InvalidInput { workflow: named, what }) = answer else {
+        let Err(Error::InvalidInput {
+            workflow: named,
+            what,
+        }) = answer
+        else {
             panic!("{workflow} {input}: {answer:?}")
         };
         assert_eq!(named, workflow);
@@ -858,12 +1007,18 @@ async fn a25_the_declared_token_is_made_from_the_input(kind: StoreKind) {
     assert_eq!(host.everything().await, before);
 
     // The request may keep the declared token for longer, and say more of it.
-    let mut longer = retained(120 * MINUTE, request("follow", json!({"id": "43"}), &["order:43"]));
+    let mut longer = retained(
+        120 * MINUTE,
+        request("follow", json!({"id": "43"}), &["order:43"]),
+    );
     longer.hooks[0].metadata = Some(json!({"for": "somebody"}));
     host.engine.start(longer).await.unwrap();
     let hook = host.hook("order:43").await.unwrap();
     assert_eq!(hook.retained_until, hook.claimed_at + 2 * 60 * 60 * 1000);
     assert_eq!(hook.metadata, Some(json!({"for": "somebody"})));
     let refused = host.deliver("order:43", json!("no update")).await;
-    assert!(matches!(refused, Err(Error::InvalidPayload { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::InvalidPayload { .. })),
+        "{refused:?}"
+    );
 }

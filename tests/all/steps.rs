@@ -525,6 +525,7 @@ async fn c13_the_limits_of_concurrency_are_kept() {
         marks.let_go();
         for run in &all {
             assert_eq!(host.output(run).await, json!(null));
+            assert_eq!(failures(&host.journal(run).await), []);
         }
         assert_eq!(marks.count("mark"), runs * names.len());
         assert_eq!(marks.most_at_once(), most);

@@ -1,39 +1,33 @@
-//! Carrying a run on: passes of its guest over its journal, and the work in between.
+//! One pass of a guest over its journal, from its owner's side: commits, attempts, timers, rest.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::{Instant, Sleep};
 
 use super::Engine;
 use super::attempt::{Pending, Verdict, judge};
-use super::error::Error;
 use super::registry::Signal;
-use super::request::DivergenceReport;
 use crate::ids::RunId;
-use crate::journal::{
-    Body, CallNo, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp,
-};
-use crate::sandbox::{
-    AttemptEnd, Component, LogLevel, LogSink, Owner, Pass, Trap, TrapKind, WorkflowEnd,
-};
-use crate::store::{Append, BlockReason, Blocked, Park, StoreError};
+use crate::journal::{CallNo, Entry, Event, GuestError, Limits, NewEntry, Replay, Timestamp};
+use crate::sandbox::{AttemptEnd, Component, LogSink, Owner};
+use crate::store::{Append, Appended, Park, StoreError};
 
 /// An attempt that runs this long is made visible in the journal, whatever else happens.
 const VISIBLE_AFTER: Duration = Duration::from_millis(50);
 
 /// How long to wait before writing again when the store could not.
-const WRITE_RETRY: Duration = Duration::from_millis(100);
+pub const WRITE_RETRY: Duration = Duration::from_millis(100);
 
 /// Why an activation was ended from this side.
 #[derive(Debug, thiserror::Error)]
-enum Stop {
+pub enum Stop {
     /// The instance was given up; the run rests until it is woken.
     #[error("evicted")]
     Evicted { wake_at: Option<Timestamp> },
@@ -46,219 +40,14 @@ enum Stop {
     Replay(GuestError),
 }
 
-/// What follows when an activation has ended.
-enum Next {
-    /// The run rests, ended or is blocked.
-    Rest { wake_at: Option<Timestamp> },
-    /// Once more from the journal.
-    Again,
-}
-
-/// Frees the run's place in the registry also when its activation dies of a fault of this host.
-struct Place<'a> {
-    engine: &'a Engine,
-    run: &'a RunId,
-    left: bool,
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        if !self.left {
-            self.engine.0.registry.drop_slot(self.run);
-        }
-    }
-}
-
-/// Carries one run on until it rests.
-pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>) {
-    let mut place = Place { engine: &engine, run: &run, left: false };
-    loop {
-        let next = match activate(&engine, &run, &signal).await {
-            Ok(next) => next,
-            Err(error) => {
-                engine.note_failure(&error);
-                tracing::error!(%run, %error, "the run could not be carried on");
-                match error {
-                    StoreError::Corrupt { .. } => {
-                        let message = error.to_string();
-                        block(&engine, &run, BlockReason::CorruptJournal, message, json!(null)).await;
-                        Next::Rest { wake_at: None }
-                    }
-                    error if error.may_retry() => {
-                        tokio::time::sleep(WRITE_RETRY).await;
-                        Next::Again
-                    }
-                    _ => Next::Rest { wake_at: None },
-                }
-            }
-        };
-        match next {
-            Next::Again => {}
-            Next::Rest { wake_at } => {
-                if engine.0.registry.leave(&run, wake_at) {
-                    place.left = true;
-                    return;
-                }
-            }
-        }
-    }
-}
-
-async fn activate(engine: &Engine, run: &RunId, signal: &Arc<Signal>) -> Result<Next, StoreError> {
-    signal.take_in();
-    let Some(loaded) = engine.0.store.load(run, 0).await? else {
-        return Ok(Next::Rest { wake_at: None });
-    };
-    if loaded.run.status.is_terminal() || loaded.run.blocked.is_some() {
-        return Ok(Next::Rest { wake_at: None });
-    }
-    let component = match engine.component(loaded.run.component).await {
-        Ok(component) => component,
-        Err(Error::Store(error)) => return Err(error),
-        Err(error) => {
-            let message = format!("the run's component cannot be loaded: {error}");
-            block(engine, run, BlockReason::Component, message, json!(null)).await;
-            return Ok(Next::Rest { wake_at: None });
-        }
-    };
-    let replay = match Replay::resume(loaded.entries) {
-        Ok(replay) => replay,
-        Err(error) => return Err(corrupt(run, &error)),
-    };
-    let logs: Arc<dyn LogSink> = Arc::new(RunLog { run: run.clone() });
-    let owner = Box::new(Activation {
-        engine: engine.clone(),
-        run: run.clone(),
-        component: component.clone(),
-        signal: signal.clone(),
-        limits: replay.started().limits.clone(),
-        logs: logs.clone(),
-        at_frontier: false,
-        ready: VecDeque::new(),
-        delayed: BinaryHeap::new(),
-        steps: HashMap::new(),
-        running: HashMap::new(),
-        attempts: JoinSet::new(),
-        unsaved: Vec::new(),
-        flush_at: None,
-    });
-    let sandbox = engine.0.sandbox.clone();
-    let ended = sandbox.run_workflow(&component, run.clone(), replay, owner, logs).await;
-    let Pass { replay, owner, end, .. } = ended;
-    // Ends attempts that nobody waits for any more.
-    drop(owner);
-    settle(engine, run, replay, end).await
-}
-
-fn corrupt(run: &RunId, error: &GuestError) -> StoreError {
-    StoreError::Corrupt {
-        run: run.clone(),
-        what: error.to_string(),
-    }
-}
-
-/// Writes down how an activation ended.
-async fn settle(
-    engine: &Engine,
-    run: &RunId,
-    mut replay: Replay,
-    end: WorkflowEnd,
-) -> Result<Next, StoreError> {
-    let rest = Ok(Next::Rest { wake_at: None });
-    match end {
-        WorkflowEnd::Returned(outcome) => {
-            let outcome = outcome_entry(outcome, &replay.started().limits);
-            let mut entries = replay.drain_new();
-            entries.push(outcome);
-            save(engine, run, replay.seen(), entries, None).await?;
-            engine.0.registry.changed(run);
-            rest
-        }
-        WorkflowEnd::Diverged(divergence) => {
-            let report = DivergenceReport::from(*divergence);
-            let message = format!(
-                "{}. The component does not do what the journal holds. Move the run to one that does: \
-                 `onemark runs upgrade {run} --component DIGEST`",
-                report.message
-            );
-            block(engine, run, BlockReason::Nondeterminism, message, json!(report)).await;
-            rest
-        }
-        WorkflowEnd::Trapped(trap) => {
-            let message = format!(
-                "the workflow was stopped: {}. Mend it, deploy it, and move the run to the new component: \
-                 `onemark runs upgrade {run} --component DIGEST`",
-                describe(&trap)
-            );
-            block(engine, run, BlockReason::Trap, message, json!(trap)).await;
-            rest
-        }
-        WorkflowEnd::Corrupt { seq, what } => Err(corrupt(run, &GuestError::Corrupt { seq, what })),
-        WorkflowEnd::EndOfJournal => Ok(Next::Again),
-        WorkflowEnd::Stopped(error) => match error.downcast::<Stop>() {
-            Ok(Stop::Evicted { wake_at }) => Ok(Next::Rest { wake_at }),
-            Ok(Stop::Reload) => Ok(Next::Again),
-            Ok(Stop::Store(error)) => Err(error),
-            Ok(Stop::Replay(error)) => Err(corrupt(run, &error)),
-            Err(error) => Err(StoreError::Invalid(format!("{error:#}"))),
-        },
-    }
-}
-
-fn describe(trap: &Trap) -> String {
-    let kind = match trap.kind {
-        TrapKind::Trap | TrapKind::Refused => "",
-        TrapKind::OutOfFuel | TrapKind::OutOfMemory | TrapKind::StackOverflow => "limit: ",
-    };
-    match trap.frames.first() {
-        Some(frame) => format!("{kind}{} in {frame}", trap.message),
-        None => format!("{kind}{}", trap.message),
-    }
-}
-
-/// The entry that ends a run. An outcome that cannot be kept is a failure that says so.
-fn outcome_entry(outcome: Result<String, String>, limits: &Limits) -> NewEntry {
-    let refused = |kind, text: String| {
-        let body = Body::new(Failure::new(kind, text).to_json());
-        NewEntry::with_body(Event::Failed, body)
-    };
-    let text = match &outcome {
-        Ok(text) | Err(text) => text,
-    };
-    if text.len() as u64 > limits.body_bytes {
-        let text = format!(
-            "the workflow returned {} bytes; the limit is {}",
-            text.len(),
-            limits.body_bytes
-        );
-        return refused(FailureKind::TooLarge, text);
-    }
-    match outcome {
-        Ok(value) => match serde_json::from_str::<serde::de::IgnoredAny>(&value) {
-            Ok(_) => NewEntry::with_body(Event::Completed, Body::new(value)),
-            Err(error) => {
-                let text = format!("the workflow returned what is no JSON: {error}");
-                refused(FailureKind::Error, text)
-            }
-        },
-        Err(document) => match serde_json::from_str::<serde_json::Value>(&document) {
-            Ok(error) if error["kind"] == "cancelled" => {
-                NewEntry::with_body(Event::Cancelled, Body::new(document))
-            }
-            Ok(_) => NewEntry::with_body(Event::Failed, Body::new(document)),
-            Err(_) => refused(FailureKind::Error, document),
-        },
-    }
-}
-
 /// Appends, and tries again for as long as the store cannot write: what finished is kept meanwhile.
-async fn save(
+pub async fn save(
     engine: &Engine,
     run: &RunId,
     seen: u64,
     entries: Vec<NewEntry>,
     park: Option<Park>,
-) -> Result<crate::store::Appended, StoreError> {
+) -> Result<Appended, StoreError> {
     loop {
         let append = Append {
             run: run.clone(),
@@ -278,53 +67,8 @@ async fn save(
     }
 }
 
-async fn block(
-    engine: &Engine,
-    run: &RunId,
-    reason: BlockReason,
-    message: String,
-    detail: serde_json::Value,
-) {
-    tracing::warn!(%run, ?reason, message, "run blocked");
-    let blocked = Blocked {
-        reason,
-        message,
-        detail,
-    };
-    loop {
-        match engine.0.store.block(run, engine.0.fence, blocked.clone()).await {
-            Err(error) if error.may_retry() => tokio::time::sleep(WRITE_RETRY).await,
-            result => {
-                if let Err(error) = result {
-                    engine.note_failure(&error);
-                    tracing::error!(%run, %error, "the run could not be marked as blocked");
-                }
-                break;
-            }
-        }
-    }
-    engine.0.registry.changed(run);
-}
-
-/// Where a run's log lines go.
-struct RunLog {
-    run: RunId,
-}
-
-impl LogSink for RunLog {
-    fn log(&self, level: LogLevel, line: &str) {
-        let run = &self.run;
-        match level {
-            LogLevel::Debug => tracing::debug!(target: "onemark::guest", %run, "{line}"),
-            LogLevel::Info => tracing::info!(target: "onemark::guest", %run, "{line}"),
-            LogLevel::Warn => tracing::warn!(target: "onemark::guest", %run, "{line}"),
-            LogLevel::Error => tracing::error!(target: "onemark::guest", %run, "{line}"),
-        }
-    }
-}
-
 /// The owner of a run while its guest is alive.
-struct Activation {
+pub struct Activation {
     engine: Engine,
     run: RunId,
     component: Component,
@@ -340,13 +84,20 @@ struct Activation {
     delayed: BinaryHeap<Reverse<(Timestamp, CallNo)>>,
     /// Every step without an outcome.
     steps: HashMap<CallNo, Pending>,
+    /// An attempt that runs within this task, while it is the only one: a sequence of short steps wakes no
+    /// other thread.
+    alone: Option<(CallNo, AttemptFuture)>,
     running: HashMap<CallNo, AbortHandle>,
     attempts: JoinSet<(CallNo, AttemptEnd)>,
     /// Entries that the next commit carries.
     unsaved: Vec<NewEntry>,
-    /// When attempts that began must be visible.
+    /// When they must be visible.
     flush_at: Option<Instant>,
+    /// Wakes this task for that. Set anew only when it has gone off: most commits come long before.
+    flush: Pin<Box<Sleep>>,
 }
+
+type AttemptFuture = Pin<Box<dyn Future<Output = AttemptEnd> + Send>>;
 
 type Outcome<T> = Result<T, Stop>;
 
@@ -364,7 +115,45 @@ impl Owner for Activation {
 }
 
 impl Activation {
+    pub fn new(
+        engine: Engine,
+        run: RunId,
+        component: Component,
+        signal: Arc<Signal>,
+        limits: Limits,
+        logs: Arc<dyn LogSink>,
+    ) -> Self {
+        Self {
+            engine,
+            run,
+            component,
+            signal,
+            limits,
+            logs,
+            at_frontier: false,
+            ready: VecDeque::new(),
+            delayed: BinaryHeap::new(),
+            steps: HashMap::new(),
+            alone: None,
+            running: HashMap::new(),
+            attempts: JoinSet::new(),
+            unsaved: Vec::new(),
+            flush_at: None,
+            flush: Box::pin(tokio::time::sleep(VISIBLE_AFTER)),
+        }
+    }
+
     async fn advance(&mut self, replay: &mut Replay) -> Outcome<()> {
+        let advanced = self.work_until_news(replay).await;
+        // The guest computes now, for as long as it likes; the attempt goes on elsewhere.
+        if let Some((call, attempt)) = self.alone.take() {
+            let handle = self.attempts.spawn(async move { (call, attempt.await) });
+            self.running.insert(call, handle);
+        }
+        advanced
+    }
+
+    async fn work_until_news(&mut self, replay: &mut Replay) -> Outcome<()> {
         let before = replay.seen();
         // Effects on the host come before anything that may rely on them.
         let effect = replay.has_new_effect();
@@ -384,7 +173,7 @@ impl Activation {
             }
             self.promote_delayed();
             let permit = self.begin_attempts();
-            if self.running.is_empty() && self.ready.is_empty() {
+            if self.attempts_begun() == 0 && self.ready.is_empty() {
                 self.rest(replay).await?;
             } else {
                 self.wait(replay, permit).await?;
@@ -414,6 +203,7 @@ impl Activation {
                     }
                     Event::Abandoned { call } => {
                         self.steps.remove(call);
+                        self.alone.take_if(|(alone, _)| alone == call);
                         if let Some(attempt) = self.running.remove(call) {
                             attempt.abort();
                         }
@@ -472,7 +262,7 @@ impl Activation {
 
     fn ended(
         &mut self,
-        ended: Result<(CallNo, AttemptEnd), tokio::task::JoinError>,
+        ended: Result<(CallNo, AttemptEnd), JoinError>,
         replay: &Replay,
     ) -> bool {
         let (call, end) = match ended {
@@ -481,6 +271,7 @@ impl Activation {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         self.running.remove(&call);
+        self.alone.take_if(|(alone, _)| *alone == call);
         // Abandoned meanwhile: the outcome is thrown away.
         let Some(step) = self.steps.get(&call).filter(|_| !replay.is_abandoned(call)) else {
             return false;
@@ -494,8 +285,9 @@ impl Activation {
             Verdict::Again(entry, at) => {
                 self.unsaved.push(entry);
                 self.delayed.push(Reverse((at, call)));
-                // Not for the guest, but to be saved soon: it holds the time of the next attempt.
-                self.flush_at = Some(Instant::now());
+                // Nothing for the guest, but it holds the time of the next attempt: saved within the time in
+                // which attempts become visible.
+                self.flush_at.get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
                 false
             }
         }
@@ -515,9 +307,13 @@ impl Activation {
         }
     }
 
+    fn attempts_begun(&self) -> usize {
+        self.running.len() + usize::from(self.alone.is_some())
+    }
+
     /// Begins as many attempts as the budgets allow. Returns true when the common budget is used up.
     fn begin_attempts(&mut self) -> bool {
-        while self.running.len() < self.engine.0.config.max_attempts_per_run {
+        while self.attempts_begun() < self.engine.0.config.max_attempts_per_run {
             let Some(call) = self.ready.front().copied() else {
                 return false;
             };
@@ -546,12 +342,17 @@ impl Activation {
         self.flush_at
             .get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
         let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
-        let handle = self.attempts.spawn(async move {
+        let running: AttemptFuture = Box::pin(async move {
             let end = sandbox.run_step(&component, request).await;
             drop(permit);
-            (call, end)
+            end
         });
-        self.running.insert(call, handle);
+        if self.attempts_begun() == 0 && self.ready.is_empty() {
+            self.alone = Some((call, running));
+        } else {
+            let handle = self.attempts.spawn(async move { (call, running.await) });
+            self.running.insert(call, handle);
+        }
     }
 
     /// Nothing of this run is at work: the commit says so, and the guest's instance may be given up.
@@ -609,13 +410,20 @@ impl Activation {
                 false => std::future::pending().await,
             }
         };
-        let flush = async {
-            match self.flush_at.filter(|_| !self.unsaved.is_empty()) {
-                Some(at) => tokio::time::sleep_until(at).await,
+        let flush_at = self.flush_at.filter(|_| !self.unsaved.is_empty());
+        let alone = async {
+            match &mut self.alone {
+                Some((call, attempt)) => (*call, attempt.await),
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
+            biased;
+            ended = alone => {
+                if self.ended(Ok(ended), replay) {
+                    self.save(replay, None).await?;
+                }
+            }
             Some(ended) = self.attempts.join_next() => {
                 if self.ended(ended, replay) {
                     self.collect(replay);
@@ -623,8 +431,13 @@ impl Activation {
                 }
             }
             () = self.signal.news() => self.fetch(replay).await?,
-            () = flush => {
-                self.save(replay, None).await?;
+            () = self.flush.as_mut(), if flush_at.is_some() => {
+                match flush_at.filter(|at| *at > Instant::now()) {
+                    Some(later) => self.flush.as_mut().reset(later),
+                    None => {
+                        self.save(replay, None).await?;
+                    }
+                }
             }
             permit = room => {
                 if let (Some(permit), Some(call)) = (permit, self.ready.pop_front()) {
@@ -659,8 +472,8 @@ impl Activation {
         Ok(saved.parked)
     }
 
-    fn apply(&mut self, replay: &mut Replay, entries: Vec<crate::journal::Entry>) -> Outcome<()> {
-        let upgraded = |entry: &crate::journal::Entry| matches!(entry.event, Event::Upgraded { .. });
+    fn apply(&mut self, replay: &mut Replay, entries: Vec<Entry>) -> Outcome<()> {
+        let upgraded = |entry: &Entry| matches!(entry.event, Event::Upgraded { .. });
         if entries.iter().any(upgraded) {
             return Err(Stop::Reload);
         }

@@ -7,9 +7,9 @@ use super::request::{StartReceipt, StartRequest};
 use super::Engine;
 use crate::clock;
 use crate::ids::{Digest, RunId};
-use crate::journal::{Body, HookSpec, PayloadType, Started};
+use crate::journal::{Body, Entry, Event, HookSpec, PayloadType, RunStatus, Started};
 use crate::sandbox::WorkflowManifest;
-use crate::store::{Admission, NewRun};
+use crate::store::{Admission, Loaded, NewRun, RunInfo};
 
 impl Engine {
     /// Admits a run and claims its hooks, in one step. Answers after the commit; the run begins by itself.
@@ -44,9 +44,10 @@ impl Engine {
             key: request.key,
             now: self.0.clock.now(),
         };
+        let loaded = as_admitted(&run);
         match self.0.store.admit(run).await.inspect_err(|e| self.note_failure(e))? {
             Admission::Started { run } => {
-                self.wake(&run);
+                self.wake_with(&run, Some(loaded));
                 Ok(StartReceipt { run_id: run, started: true })
             }
             Admission::Existing { run } => Ok(StartReceipt { run_id: run, started: false }),
@@ -123,5 +124,30 @@ impl Engine {
             first.payload = PayloadType::Declared;
         }
         Ok(claims)
+    }
+}
+
+/// A run as it is once it has been admitted.
+fn as_admitted(run: &NewRun) -> Loaded {
+    let NewRun { id, started, input, now, .. } = run;
+    Loaded {
+        run: RunInfo {
+            id: id.clone(),
+            workflow: started.workflow.clone(),
+            component: started.component,
+            status: RunStatus::Pending,
+            created_at: *now,
+            ended_at: None,
+            wake_at: None,
+            blocked: None,
+            tokens: started.hooks.iter().map(|hook| hook.token.clone()).collect(),
+            entries: 1,
+        },
+        entries: vec![Entry {
+            seq: 0,
+            at: *now,
+            event: Event::Started(Box::new(started.clone())),
+            body: Some(input.clone()),
+        }],
     }
 }

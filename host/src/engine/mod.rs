@@ -5,6 +5,7 @@
 mod activation;
 mod admit;
 mod attempt;
+mod carry_on;
 mod components;
 mod error;
 mod hooks;

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use super::Engine;
-use super::activation;
+use super::carry_on::carry_on;
 use super::registry::Woken;
 use crate::ids::RunId;
 use crate::journal::Timestamp;
-use crate::store::StoreError;
+use crate::store::{Loaded, StoreError};
 
 /// Due runs fetched at once.
 const BATCH: usize = 256;
@@ -20,9 +20,20 @@ const RETRY: Duration = Duration::from_millis(200);
 impl Engine {
     /// There is news for this run: tells its activation, or begins one.
     pub(super) fn wake(&self, run: &RunId) {
-        if let Woken::Spawn(signal) = self.0.registry.wake(run) {
-            let task = tokio::spawn(activation::carry_on(self.clone(), run.clone(), signal));
-            self.0.registry.spawned(run, task.abort_handle());
+        self.wake_with(run, None);
+    }
+
+    /// As [`Engine::wake`], for a caller that knows what the journal holds at least. False when there is no
+    /// room; the scheduler comes back to the run.
+    pub(super) fn wake_with(&self, run: &RunId, loaded: Option<Loaded>) -> bool {
+        match self.0.registry.wake(run) {
+            Woken::Spawn(signal) => {
+                let task = tokio::spawn(carry_on(self.clone(), run.clone(), signal, loaded));
+                self.0.registry.spawned(run, task.abort_handle());
+                true
+            }
+            Woken::Told => true,
+            Woken::Later => false,
         }
     }
 
@@ -86,13 +97,8 @@ async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
     // Runs that are active are due too, so that many more are asked for.
     let active = inner.config.max_resident - inner.registry.room().min(inner.config.max_resident);
     for run in inner.store.due(now, active + BATCH).await? {
-        match inner.registry.wake(&run) {
-            Woken::Spawn(signal) => {
-                let task = tokio::spawn(activation::carry_on(engine.clone(), run.clone(), signal));
-                inner.registry.spawned(&run, task.abort_handle());
-            }
-            Woken::Told => {}
-            Woken::Later => break,
+        if !engine.wake_with(&run, None) {
+            break;
         }
     }
     inner.store.next_due(now).await

@@ -98,6 +98,8 @@ struct Hook {
     queue: VecDeque<usize>,
     /// Taken by this guest.
     taken: u32,
+    /// How many of them were handed to the owner, to be committed.
+    told: u32,
     /// Closed, up to the horizon.
     closed: bool,
     /// No longer the run's claim: disposed by this guest, or from outside up to the horizon.
@@ -113,6 +115,7 @@ impl Hook {
             token,
             queue: VecDeque::new(),
             taken: 0,
+            told: 0,
             closed: false,
             disposed: false,
             closed_by_guest: false,
@@ -309,6 +312,9 @@ impl Replay {
     /// Hands over what the next commit must carry. The owner commits it, or keeps it until it can.
     pub fn drain_new(&mut self) -> Vec<NewEntry> {
         let takes: Vec<_> = self.untold_takes().collect();
+        for hook in &mut self.hooks {
+            hook.told = hook.taken;
+        }
         let mut new = std::mem::take(&mut self.new);
         new.extend(takes.into_iter().map(NewEntry::event));
         new
@@ -317,7 +323,7 @@ impl Replay {
     fn untold_takes(&self) -> impl Iterator<Item = Event> {
         self.hooks.iter().enumerate().filter_map(|(hook, view)| {
             let recorded = self.recorded_taken.get(hook).copied().unwrap_or(0);
-            let count = view.taken.saturating_sub(recorded);
+            let count = view.taken.saturating_sub(recorded.max(view.told));
             let hook = hook as HookNo;
             (count > 0).then_some(Event::PayloadsTaken { hook, count })
         })

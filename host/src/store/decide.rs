@@ -85,10 +85,12 @@ impl Standing {
         Ok(Self { folded, activity })
     }
 
-    /// At rest, where it has nothing else to do than what its owner knows.
+    /// At rest, where it has nothing else to do than what its owner knows. Also when it rests already: its
+    /// owner was woken for nothing, or sends the same again.
     pub fn parked(self, park: Park) -> Option<Self> {
         let wake_at = park.wake_at.map(|at| at.min(LATEST));
-        matches!(self.activity, Activity::Ready { .. }).then_some(Self {
+        let live = matches!(self.activity, Activity::Ready { .. } | Activity::Parked { .. });
+        live.then_some(Self {
             activity: Activity::Parked { wake_at },
             ..self
         })
@@ -550,6 +552,18 @@ mod tests {
                 others_wrote: false
             }
         );
+    }
+
+    #[test]
+    fn a_run_that_rests_can_be_told_so_again() {
+        let ready = Standing {
+            folded: RunStatus::Running,
+            activity: Activity::Ready { since: 1 },
+        };
+        let parked = ready.parked(Park { wake_at: Some(5) }).unwrap();
+        assert_eq!(parked.parked(Park { wake_at: Some(5) }), Some(parked));
+        let later = parked.parked(Park { wake_at: None }).unwrap();
+        assert_eq!(later.activity, Activity::Parked { wake_at: None });
     }
 
     #[test]

@@ -1,0 +1,273 @@
+//! Carrying a run on: activations until it rests, and what is written down when one ends.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::Engine;
+use super::activation::{Activation, Stop, WRITE_RETRY, save};
+use super::error::Error;
+use super::registry::Signal;
+use super::request::DivergenceReport;
+use crate::ids::RunId;
+use crate::journal::{
+    Body, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp,
+};
+use crate::sandbox::{LogLevel, LogSink, Pass, Trap, TrapKind, WorkflowEnd};
+use crate::store::{BlockReason, Blocked, Loaded, StoreError};
+
+/// What follows when an activation has ended.
+enum Next {
+    /// The run rests, ended or is blocked.
+    Rest { wake_at: Option<Timestamp> },
+    /// Once more from the journal.
+    Again,
+}
+
+/// Frees the run's place in the registry also when its activation dies of a fault of this host.
+struct Place<'a> {
+    engine: &'a Engine,
+    run: &'a RunId,
+    left: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.left {
+            self.engine.0.registry.drop_slot(self.run);
+        }
+    }
+}
+
+/// Carries one run on until it rests.
+///
+/// `loaded` is what its journal holds at least, where that is known: of a new run, entry 0. What others wrote
+/// since then comes with the first commit.
+pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>, mut loaded: Option<Loaded>) {
+    let mut place = Place { engine: &engine, run: &run, left: false };
+    loop {
+        let next = match activate(&engine, &run, &signal, loaded.take()).await {
+            Ok(next) => next,
+            Err(error) => {
+                engine.note_failure(&error);
+                tracing::error!(%run, %error, "the run could not be carried on");
+                match error {
+                    StoreError::Corrupt { .. } => {
+                        let message = error.to_string();
+                        block(&engine, &run, BlockReason::CorruptJournal, message, json!(null)).await;
+                        Next::Rest { wake_at: None }
+                    }
+                    error if error.may_retry() => {
+                        tokio::time::sleep(WRITE_RETRY).await;
+                        Next::Again
+                    }
+                    _ => Next::Rest { wake_at: None },
+                }
+            }
+        };
+        match next {
+            Next::Again => {}
+            Next::Rest { wake_at } => {
+                if engine.0.registry.leave(&run, wake_at) {
+                    place.left = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn activate(
+    engine: &Engine,
+    run: &RunId,
+    signal: &Arc<Signal>,
+    loaded: Option<Loaded>,
+) -> Result<Next, StoreError> {
+    let loaded = match loaded {
+        Some(loaded) => Some(loaded),
+        None => {
+            signal.take_in();
+            engine.0.store.load(run, 0).await?
+        }
+    };
+    let Some(loaded) = loaded else {
+        return Ok(Next::Rest { wake_at: None });
+    };
+    if loaded.run.status.is_terminal() || loaded.run.blocked.is_some() {
+        return Ok(Next::Rest { wake_at: None });
+    }
+    let component = match engine.component(loaded.run.component).await {
+        Ok(component) => component,
+        Err(Error::Store(error)) => return Err(error),
+        Err(error) => {
+            let message = format!("the run's component cannot be loaded: {error}");
+            block(engine, run, BlockReason::Component, message, json!(null)).await;
+            return Ok(Next::Rest { wake_at: None });
+        }
+    };
+    let replay = match Replay::resume(loaded.entries) {
+        Ok(replay) => replay,
+        Err(error) => return Err(corrupt(run, &error)),
+    };
+    let logs: Arc<dyn LogSink> = Arc::new(RunLog { run: run.clone() });
+    let owner = Activation::new(
+        engine.clone(),
+        run.clone(),
+        component.clone(),
+        signal.clone(),
+        replay.started().limits.clone(),
+        logs.clone(),
+    );
+    let sandbox = engine.0.sandbox.clone();
+    let ended = sandbox.run_workflow(&component, run.clone(), replay, Box::new(owner), logs).await;
+    let Pass { replay, owner, end, .. } = ended;
+    // Ends attempts that nobody waits for any more.
+    drop(owner);
+    settle(engine, run, replay, end).await
+}
+
+fn corrupt(run: &RunId, error: &GuestError) -> StoreError {
+    StoreError::Corrupt {
+        run: run.clone(),
+        what: error.to_string(),
+    }
+}
+
+/// Writes down how an activation ended.
+async fn settle(
+    engine: &Engine,
+    run: &RunId,
+    mut replay: Replay,
+    end: WorkflowEnd,
+) -> Result<Next, StoreError> {
+    let rest = Ok(Next::Rest { wake_at: None });
+    match end {
+        WorkflowEnd::Returned(outcome) => {
+            let outcome = outcome_entry(outcome, &replay.started().limits);
+            let mut entries = replay.drain_new();
+            entries.push(outcome);
+            save(engine, run, replay.seen(), entries, None).await?;
+            engine.0.registry.changed(run);
+            rest
+        }
+        WorkflowEnd::Diverged(divergence) => {
+            let report = DivergenceReport::from(*divergence);
+            let message = format!(
+                "{}. The component does not do what the journal holds. Move the run to one that does: \
+                 `onemark runs upgrade {run} --component DIGEST`",
+                report.message
+            );
+            block(engine, run, BlockReason::Nondeterminism, message, json!(report)).await;
+            rest
+        }
+        WorkflowEnd::Trapped(trap) => {
+            let message = format!(
+                "the workflow was stopped: {}. Mend it, deploy it, and move the run to the new component: \
+                 `onemark runs upgrade {run} --component DIGEST`",
+                describe(&trap)
+            );
+            block(engine, run, BlockReason::Trap, message, json!(trap)).await;
+            rest
+        }
+        WorkflowEnd::Corrupt { seq, what } => Err(corrupt(run, &GuestError::Corrupt { seq, what })),
+        WorkflowEnd::EndOfJournal => Ok(Next::Again),
+        WorkflowEnd::Stopped(error) => match error.downcast::<Stop>() {
+            Ok(Stop::Evicted { wake_at }) => Ok(Next::Rest { wake_at }),
+            Ok(Stop::Reload) => Ok(Next::Again),
+            Ok(Stop::Store(error)) => Err(error),
+            Ok(Stop::Replay(error)) => Err(corrupt(run, &error)),
+            Err(error) => Err(StoreError::Invalid(format!("{error:#}"))),
+        },
+    }
+}
+
+fn describe(trap: &Trap) -> String {
+    let kind = match trap.kind {
+        TrapKind::Trap | TrapKind::Refused => "",
+        TrapKind::OutOfFuel | TrapKind::OutOfMemory | TrapKind::StackOverflow => "limit: ",
+    };
+    match trap.frames.first() {
+        Some(frame) => format!("{kind}{} in {frame}", trap.message),
+        None => format!("{kind}{}", trap.message),
+    }
+}
+
+/// The entry that ends a run. An outcome that cannot be kept is a failure that says so.
+fn outcome_entry(outcome: Result<String, String>, limits: &Limits) -> NewEntry {
+    let refused = |kind, text: String| {
+        let body = Body::new(Failure::new(kind, text).to_json());
+        NewEntry::with_body(Event::Failed, body)
+    };
+    let text = match &outcome {
+        Ok(text) | Err(text) => text,
+    };
+    if text.len() as u64 > limits.body_bytes {
+        let text = format!(
+            "the workflow returned {} bytes; the limit is {}",
+            text.len(),
+            limits.body_bytes
+        );
+        return refused(FailureKind::TooLarge, text);
+    }
+    match outcome {
+        Ok(value) => match serde_json::from_str::<serde::de::IgnoredAny>(&value) {
+            Ok(_) => NewEntry::with_body(Event::Completed, Body::new(value)),
+            Err(error) => {
+                let text = format!("the workflow returned what is no JSON: {error}");
+                refused(FailureKind::Error, text)
+            }
+        },
+        Err(document) => match serde_json::from_str::<serde_json::Value>(&document) {
+            Ok(error) if error["kind"] == "cancelled" => {
+                NewEntry::with_body(Event::Cancelled, Body::new(document))
+            }
+            Ok(_) => NewEntry::with_body(Event::Failed, Body::new(document)),
+            Err(_) => refused(FailureKind::Error, document),
+        },
+    }
+}
+
+async fn block(
+    engine: &Engine,
+    run: &RunId,
+    reason: BlockReason,
+    message: String,
+    detail: serde_json::Value,
+) {
+    tracing::warn!(%run, ?reason, message, "run blocked");
+    let blocked = Blocked {
+        reason,
+        message,
+        detail,
+    };
+    loop {
+        match engine.0.store.block(run, engine.0.fence, blocked.clone()).await {
+            Err(error) if error.may_retry() => tokio::time::sleep(WRITE_RETRY).await,
+            result => {
+                if let Err(error) = result {
+                    engine.note_failure(&error);
+                    tracing::error!(%run, %error, "the run could not be marked as blocked");
+                }
+                break;
+            }
+        }
+    }
+    engine.0.registry.changed(run);
+}
+
+/// Where a run's log lines go.
+struct RunLog {
+    run: RunId,
+}
+
+impl LogSink for RunLog {
+    fn log(&self, level: LogLevel, line: &str) {
+        let run = &self.run;
+        match level {
+            LogLevel::Debug => tracing::debug!(target: "onemark::guest", %run, "{line}"),
+            LogLevel::Info => tracing::info!(target: "onemark::guest", %run, "{line}"),
+            LogLevel::Warn => tracing::warn!(target: "onemark::guest", %run, "{line}"),
+            LogLevel::Error => tracing::error!(target: "onemark::guest", %run, "{line}"),
+        }
+    }
+}
