@@ -700,7 +700,7 @@ async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
 
 // ---- F14 -------------------------------------------------------------------------------------------
 
-/// Payloads come a little later after each round began, up to well after its step: sometimes first, sometimes last.
+/// Payloads come around the moment at which the step of their round ends: sometimes first, sometimes last.
 #[tokio::test(flavor = "multi_thread")]
 async fn f14_a_step_and_a_payload_at_the_same_moment() {
     const ROUNDS: u64 = 1_000;
@@ -710,10 +710,9 @@ async fn f14_a_step_and_a_payload_at_the_same_moment() {
             .start_with("races", json!({ "rounds": ROUNDS }), &["race"])
             .await;
         for round in 0..ROUNDS {
-            // Each round makes five entries: step scheduled, begun, completed; payload received, taken.
-            host.until(&run, |info| info.entries >= 5 * round).await;
-            for _ in 0..round % 40 {
-                host.engine.run(&run).await.unwrap();
+            // In one round of two the payload is early.
+            while round % 2 == 0 && host.hook("race").await.unwrap().unread > 0 {
+                tokio::task::yield_now().await;
             }
             host.deliver("race", json!(round)).await.unwrap();
         }
@@ -734,7 +733,6 @@ async fn f14_a_step_and_a_payload_at_the_same_moment() {
             _ => 0,
         });
         assert_eq!(taken.sum::<u64>(), ROUNDS, "payloads counted as taken");
-        assert_eq!(journal.len() as u64, 5 * ROUNDS + 2);
         host.agrees(&run).await;
     }
 }

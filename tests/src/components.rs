@@ -9,14 +9,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the workspace")
 }
 
-fn built(folder: &str, features: &[&str]) -> PathBuf {
-    let options = BuildOptions {
-        features: features.iter().map(|f| (*f).to_owned()).collect(),
-        // A component of its own for each set of features.
-        target_dir: (!features.is_empty())
-            .then(|| root().join("target/guests").join(features.join("-"))),
-        quiet: true,
-    };
+fn built(folder: &str) -> PathBuf {
+    let options = BuildOptions { quiet: true, ..BuildOptions::default() };
     build_component(&root().join(folder), &options).expect("the guest builds")
 }
 
@@ -27,7 +21,7 @@ fn bytes(path: &Path) -> Arc<[u8]> {
 /// The component of `tests/programs`.
 pub fn programs() -> Arc<[u8]> {
     static BUILT: OnceLock<Arc<[u8]>> = OnceLock::new();
-    BUILT.get_or_init(|| bytes(&built("tests/programs", &[]))).clone()
+    BUILT.get_or_init(|| bytes(&built("tests/programs"))).clone()
 }
 
 /// `tests/programs` as if its source said another variant: see `programs/src/changing.rs`.
@@ -46,5 +40,5 @@ pub fn variant(name: &str) -> Arc<[u8]> {
 /// The component of `examples/order`, as a file.
 pub fn order() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built("examples/order", &[])).clone()
+    BUILT.get_or_init(|| built("examples/order")).clone()
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::post;
@@ -67,6 +68,8 @@ async fn leave(
     State(seen): State<Shared>,
     Path(name): Path<String>,
     Query(query): Query<BTreeMap<String, String>>,
+    // Read to its end: a server that answers before that hangs up on a client that still writes.
+    _: Bytes,
 ) -> StatusCode {
     let _unanswered = Unanswered::new(seen.clone());
     let held = seen.borrow().held.contains(&name);

@@ -115,28 +115,15 @@ async fn build(screen: &mut Screen, example: &Path, folder: &Path) -> Result<Com
         "examples/order is a WebAssembly component of {} KiB",
         bytes / 1024
     ))?;
-    screen.fact("so is `--features changed`, which notes one thing more before it charges")?;
+    screen.fact("so is examples/order/changed, the same source, which notes one thing more before it charges")?;
     Ok(components)
 }
 
-/// Builds each version in a folder of its own, so that the next demo finds both built.
+/// Builds both versions; they share their dependencies.
 fn build_both(example: &Path, folder: &Path) -> Result<Components> {
-    let quiet = BuildOptions {
-        quiet: true,
-        ..BuildOptions::default()
-    };
+    let quiet = BuildOptions { quiet: true, ..BuildOptions::default() };
     let order = build_component(example, &quiet)?;
-    // target/guests/wasm32-wasip2/release/order.wasm
-    let guests = order
-        .ancestors()
-        .nth(3)
-        .context("cargo's target folder has no parent")?;
-    let options = BuildOptions {
-        target_dir: Some(guests.join("changed")),
-        features: vec!["changed".to_owned()],
-        ..quiet
-    };
-    let changed = build_component(example, &options)?;
+    let changed = build_component(&example.join("changed"), &quiet)?;
     // Copies, since another build may write over cargo's files.
     let copy = |from: &Path, name: &str| -> Result<PathBuf> {
         let to = folder.join(name);
