@@ -71,7 +71,7 @@ fn owner(run: &RunId, workflow: &str, status: RunStatus) -> Owner {
     }
 }
 
-fn not_found(answer: Result<DeliveryReceipt, Error>) {
+fn not_found(answer: &Result<DeliveryReceipt, Error>) {
     assert!(matches!(answer, Err(Error::HookNotFound(_))), "{answer:?}");
 }
 
@@ -364,8 +364,8 @@ async fn b05_a_key_is_for_one_payload(kind: StoreKind) {
 
 async fn b06_an_unknown_token_takes_nothing(kind: StoreKind) {
     let host = TestHost::on(kind).await;
-    not_found(host.deliver("later", json!(1)).await);
-    not_found(host.engine.deliver(keyed("later", &json!(1), "k")).await);
+    not_found(&host.deliver("later", json!(1)).await);
+    not_found(&host.engine.deliver(keyed("later", &json!(1), "k")).await);
     assert_eq!(host.everything().await, []);
     // Neither the payload nor the key is kept for who comes later.
     let run = host.start_with("read_any", json!({}), &["later"]).await;
@@ -386,7 +386,7 @@ async fn b06_a_tombstone_is_over_after_30_days(kind: StoreKind) {
         owner(&run, "sequence", RunStatus::Completed)
     );
     host.advance(Duration::from_millis(1));
-    not_found(host.deliver("old", json!(1)).await);
+    not_found(&host.deliver("old", json!(1)).await);
     assert_eq!(host.everything().await, before);
 }
 

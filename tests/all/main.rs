@@ -5,6 +5,7 @@ mod cli;
 mod crash;
 mod demo;
 mod determinism;
+mod eviction;
 mod hooks;
 mod smoke;
 mod start;

@@ -884,6 +884,8 @@ fn with_another_token() -> Arc<[u8]> {
 
 // ---- bad and declared ------------------------------------------------------------------------------
 
+type IsExpected = fn(&Error) -> bool;
+
 async fn a21_bad_starts_are_refused_before_any_write(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     let limit = EngineConfig::default().max_retention_ms;
@@ -901,9 +903,9 @@ async fn a21_bad_starts_are_refused_before_any_write(kind: StoreKind) {
     let long = "x".repeat(256);
     let too_long = retained(Duration::from_millis(limit + 1), text(r#"{"n":1}"#));
     let large = request("fails", json!({"message": "x".repeat(1 << 20)}), &["order"]);
-    let invalid: fn(&Error) -> bool = |error| matches!(error, Error::InvalidInput { .. });
-    let unknown: fn(&Error) -> bool = |error| matches!(error, Error::UnknownWorkflow(_));
-    let bad: Vec<(StartRequest, fn(&Error) -> bool)> = vec![
+    let invalid: IsExpected = |error| matches!(error, Error::InvalidInput { .. });
+    let unknown: IsExpected = |error| matches!(error, Error::UnknownWorkflow(_));
+    let bad: Vec<(StartRequest, IsExpected)> = vec![
         (request("nobody", json!({}), &["order"]), unknown),
         (request("others/sequence", json!({"n": 1}), &["order"]), unknown),
         (text(""), invalid),

@@ -12,6 +12,7 @@ use super::limits::MemoryLimit;
 use super::logs::NoLogs;
 use super::manifest::{Manifest, ManifestError};
 use super::runtime::Sandbox;
+use super::sources::Sources;
 use super::trap::Trap;
 use crate::ids::Digest;
 use crate::journal::Limits;
@@ -23,6 +24,7 @@ pub struct Component {
     pub manifest: Arc<Manifest>,
     pub(super) workflow: WorkflowPre<Guest>,
     pub(super) step: WorkflowPre<Guest>,
+    pub(super) sources: Sources,
 }
 
 impl std::fmt::Debug for Component {
@@ -68,6 +70,7 @@ impl Sandbox {
     pub async fn load(&self, bytes: Arc<[u8]>) -> Result<Component, LoadError> {
         check_header(&bytes)?;
         let digest = Digest::of(&bytes);
+        let sources = Sources::new(bytes.clone());
         let sandbox = self.clone();
         let compiled = tokio::task::spawn_blocking(move || sandbox.compile(digest, &bytes)).await;
         let compiled = compiled
@@ -82,11 +85,11 @@ impl Sandbox {
         };
         let workflow = indices(&self.workflows).map_err(interface)?;
         let step = indices(&self.steps).map_err(interface)?;
-        let manifest = Arc::new(Manifest::parse(self.describe(&workflow).await?)?);
-        Ok(Component { digest, manifest, workflow, step })
+        let manifest = Arc::new(Manifest::parse(self.describe(&workflow, &sources).await?)?);
+        Ok(Component { digest, manifest, workflow, step, sources })
     }
 
-    async fn describe(&self, pre: &WorkflowPre<Guest>) -> Result<String, LoadError> {
+    async fn describe(&self, pre: &WorkflowPre<Guest>, sources: &Sources) -> Result<String, LoadError> {
         let logs: Arc<dyn super::LogSink> = Arc::new(NoLogs);
         let memory = Limits::default().workflow_memory;
         let wasi = wasi_with_logs(&logs).build();
@@ -99,7 +102,7 @@ impl Sandbox {
         };
         let described = described.await;
         described.map_err(|error| {
-            LoadError::Describe(Trap::from_error(&error, store.data_mut().panic.take()))
+            LoadError::Describe(Trap::from_error(&error, store.data_mut().panic.take(), sources))
         })
     }
 
@@ -125,6 +128,7 @@ impl Sandbox {
         store.limiter(|guest| &mut guest.memory);
         // At each epoch a guest lets others run; it goes on when it is polled again.
         // Tokio's own yield lets timers and I/O come to their turn too, however many guests compute.
+        store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|_| {
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });

@@ -13,6 +13,7 @@ mod linker;
 mod logs;
 mod manifest;
 mod runtime;
+mod sources;
 mod step;
 mod trap;
 mod workflow;

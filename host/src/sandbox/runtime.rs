@@ -117,7 +117,7 @@ fn deterministic(config: &SandboxConfig) -> Config {
     wasmtime.cranelift_nan_canonicalization(true);
     wasmtime.wasm_relaxed_simd(true);
     wasmtime.relaxed_simd_deterministic(true);
-    wasmtime.wasm_backtrace_details(WasmBacktraceDetails::Enable);
+    wasmtime.wasm_backtrace_details(WasmBacktraceDetails::Disable);
     wasmtime.consume_fuel(true);
     wasmtime.epoch_interruption(true);
     wasmtime

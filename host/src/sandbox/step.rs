@@ -57,7 +57,7 @@ impl Sandbox {
             Err(_) => AttemptEnd::TimedOut,
             Ok(Ok(outcome)) => AttemptEnd::Returned(outcome),
             Ok(Err(error)) => {
-                AttemptEnd::Trapped(Trap::from_error(&error, store.data_mut().panic.take()))
+                AttemptEnd::Trapped(Trap::from_error(&error, store.data_mut().panic.take(), &component.sources))
             }
         }
     }

@@ -4,6 +4,7 @@ use serde::Serialize;
 use wasmtime::WasmBacktrace;
 
 use super::limits::OutOfMemory;
+use super::sources::{Located, Sources};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -35,7 +36,7 @@ pub(super) struct Refused(pub String);
 const MAX_FRAMES: usize = 20;
 
 impl Trap {
-    pub(super) fn from_error(error: &wasmtime::Error, panic: Option<String>) -> Self {
+    pub(super) fn from_error(error: &wasmtime::Error, panic: Option<String>, sources: &Sources) -> Self {
         let (kind, message) = if let Some(out) = error.downcast_ref::<OutOfMemory>() {
             (TrapKind::OutOfMemory, out.to_string())
         } else if let Some(refused) = error.downcast_ref::<Refused>() {
@@ -59,22 +60,24 @@ impl Trap {
         Self {
             kind,
             message,
-            frames: frames(error),
+            frames: frames(error, sources),
         }
     }
 }
 
 /// The first source line of the guest's own code.
-pub(super) fn source_of(error: &wasmtime::Error) -> Option<String> {
+pub(super) fn source_of(error: &wasmtime::Error, sources: &Sources) -> Option<String> {
     let backtrace = error.downcast_ref::<WasmBacktrace>()?;
-    located(backtrace).find_map(|(_, place)| place.filter(|place| is_own(place)))
+    located(backtrace, sources)
+        .into_iter()
+        .find_map(|(_, place)| place.filter(|place| is_own(place)))
 }
 
-fn frames(error: &wasmtime::Error) -> Vec<String> {
+fn frames(error: &wasmtime::Error, sources: &Sources) -> Vec<String> {
     let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else {
         return Vec::new();
     };
-    let all: Vec<_> = located(backtrace).collect();
+    let all = located(backtrace, sources);
     let own = |frame: &&(String, Option<String>)| frame.1.as_deref().is_some_and(is_own);
     // Where debug info tells the guest's own code apart, the rest is noise.
     let shown: Vec<_> = match all.iter().any(|frame| own(&frame)) {
@@ -88,26 +91,20 @@ fn frames(error: &wasmtime::Error) -> Vec<String> {
     shown.into_iter().take(MAX_FRAMES).map(text).collect()
 }
 
-fn located(backtrace: &WasmBacktrace) -> impl Iterator<Item = (String, Option<String>)> {
-    backtrace.frames().iter().flat_map(|frame| {
-        let name = || frame.func_name().unwrap_or("<unknown>");
-        let mut symbols: Vec<_> = frame
-            .symbols()
-            .iter()
-            .map(|symbol| {
-                let place = symbol.file().map(|file| match symbol.line() {
-                    Some(line) => format!("{file}:{line}"),
-                    None => file.to_owned(),
-                });
-                let function = symbol.name().map_or_else(|| demangled(name()), demangled);
-                (function, place)
-            })
-            .collect();
+fn located(backtrace: &WasmBacktrace, sources: &Sources) -> Vec<(String, Option<String>)> {
+    let lookup = sources.lookup();
+    let mut all = Vec::new();
+    for frame in backtrace.frames() {
+        let name = demangled(frame.func_name().unwrap_or("<unknown>"));
+        let symbols = frame.module_offset().map(|position| lookup.at(position)).unwrap_or_default();
         if symbols.is_empty() {
-            symbols.push((demangled(name()), None));
+            all.push((name.clone(), None));
         }
-        symbols
-    })
+        for Located { function, place } in symbols {
+            all.push((function.as_deref().map_or_else(|| name.clone(), demangled), place));
+        }
+    }
+    all
 }
 
 fn demangled(name: &str) -> String {

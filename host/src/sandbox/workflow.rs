@@ -10,6 +10,7 @@ use super::guest::{GuestTime, Role, WorkflowGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
 use super::logs::LogSink;
 use super::runtime::Sandbox;
+use super::sources::Sources;
 use super::trap::{Refused, Trap, source_of};
 use crate::ids::RunId;
 use crate::journal::{Divergence, GuestError, Replay, Seq};
@@ -113,12 +114,12 @@ impl Sandbox {
             unreachable!("the role does not change");
         };
         let end = match returned {
-            Err(error) => end_of(error, panic),
+            Err(error) => end_of(error, panic, &component.sources),
             Ok(outcome) => {
                 let as_str = outcome.as_ref().map(String::as_str).map_err(String::as_str);
                 match workflow.replay.finish(as_str) {
                     Ok(()) => WorkflowEnd::Returned(outcome),
-                    Err(error) => end_of(error.into(), None),
+                    Err(error) => end_of(error.into(), None, &component.sources),
                 }
             }
         };
@@ -135,15 +136,14 @@ fn stream(seed: u64, number: u64) -> rand_pcg::Pcg64Mcg {
     rand_pcg::Pcg64Mcg::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-fn end_of(error: wasmtime::Error, panic: Option<String>) -> WorkflowEnd {
-    let source = source_of(&error);
+fn end_of(error: wasmtime::Error, panic: Option<String>, sources: &Sources) -> WorkflowEnd {
     let error = match error.downcast::<Stopped>() {
         Ok(Stopped(error)) => return WorkflowEnd::Stopped(error),
         Err(error) => error,
     };
     match error.downcast_ref::<GuestError>() {
         Some(GuestError::Diverged(divergence)) => WorkflowEnd::Diverged(Box::new(Divergence {
-            source,
+            source: source_of(&error, sources),
             ..(**divergence).clone()
         })),
         Some(GuestError::Corrupt { seq, what }) => WorkflowEnd::Corrupt { seq: *seq, what },
@@ -151,10 +151,10 @@ fn end_of(error: wasmtime::Error, panic: Option<String>) -> WorkflowEnd {
         Some(GuestError::Misuse(text)) => {
             let refused = wasmtime::Error::from(Refused(text.clone()));
             WorkflowEnd::Trapped(Trap {
-                frames: Trap::from_error(&error, None).frames,
-                ..Trap::from_error(&refused, None)
+                frames: Trap::from_error(&error, None, sources).frames,
+                ..Trap::from_error(&refused, None, sources)
             })
         }
-        None => WorkflowEnd::Trapped(Trap::from_error(&error, panic)),
+        None => WorkflowEnd::Trapped(Trap::from_error(&error, panic, sources)),
     }
 }
