@@ -14,10 +14,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
     fn now(&self) -> Timestamp;
 
     /// Returns once `now()` has reached `at`. May return early when the clock moved; callers look again.
-    fn sleep_until<'a>(
-        &'a self,
-        at: Timestamp,
-    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    fn sleep_until<'a>(&'a self, at: Timestamp) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
 /// The machine's clock.
@@ -35,10 +32,7 @@ impl Clock for SystemClock {
         since.map_or(0, |d| d.as_millis() as Timestamp)
     }
 
-    fn sleep_until<'a>(
-        &'a self,
-        at: Timestamp,
-    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn sleep_until<'a>(&'a self, at: Timestamp) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         let left = Duration::from_millis(at.saturating_sub(self.now()));
         Box::pin(tokio::time::sleep(left.min(RECHECK)))
     }
@@ -71,9 +65,7 @@ impl ManualClock {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Timestamp> {
-        self.now
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.now.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -82,10 +74,7 @@ impl Clock for ManualClock {
         *self.lock()
     }
 
-    fn sleep_until<'a>(
-        &'a self,
-        at: Timestamp,
-    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn sleep_until<'a>(&'a self, at: Timestamp) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
             // Listen before looking, so that a move in between is not missed.
             let moved = self.moved.notified();

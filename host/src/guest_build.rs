@@ -194,8 +194,7 @@ impl GuestCrate {
     }
 
     fn from_metadata(metadata: &[u8], manifest: &Path) -> Result<Self> {
-        let metadata: Value =
-            serde_json::from_slice(metadata).context("could not read `cargo metadata`")?;
+        let metadata: Value = serde_json::from_slice(metadata).context("could not read `cargo metadata`")?;
         let Some(package) = array(&metadata["packages"])
             .iter()
             .find(|package| is_same_file(&package["manifest_path"], manifest))
@@ -236,9 +235,7 @@ fn component_in_message(line: &str, package_id: &str) -> Option<PathBuf> {
 }
 
 fn is_cdylib(target: &Value) -> bool {
-    array(&target["crate_types"])
-        .iter()
-        .any(|kind| kind == "cdylib")
+    array(&target["crate_types"]).iter().any(|kind| kind == "cdylib")
 }
 
 fn array(value: &Value) -> &[Value] {
@@ -486,10 +483,7 @@ mod tests {
             found(&message("compiler-artifact", "guest", "cdylib")),
             Some(PathBuf::from("/t/guest.wasm"))
         );
-        assert_eq!(
-            found(&message("compiler-artifact", "other", "cdylib")),
-            None
-        );
+        assert_eq!(found(&message("compiler-artifact", "other", "cdylib")), None);
         assert_eq!(found(&message("compiler-artifact", "guest", "lib")), None);
         assert_eq!(found(&message("build-finished", "guest", "cdylib")), None);
         assert_eq!(found("not a message of cargo"), None);

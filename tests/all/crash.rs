@@ -60,8 +60,13 @@ impl Supervisor {
             .expect("the host starts");
         let mut url = String::new();
         let stdout = child.stdout.take().expect("piped");
-        BufReader::new(stdout).read_line(&mut url).expect("it can be read");
-        self.host = Some(Running { child, url: url.trim().to_owned() });
+        BufReader::new(stdout)
+            .read_line(&mut url)
+            .expect("it can be read");
+        self.host = Some(Running {
+            child,
+            url: url.trim().to_owned(),
+        });
     }
 
     /// The address of a host that lives, as far as anybody knows.
@@ -86,7 +91,10 @@ impl Supervisor {
 
     /// Sends a request until it is answered, whatever happens to hosts meanwhile: as a client does that has a
     /// key for it.
-    async fn ask(&mut self, request: impl Fn(&reqwest::Client, &str) -> reqwest::RequestBuilder) -> (u16, Value) {
+    async fn ask(
+        &mut self,
+        request: impl Fn(&reqwest::Client, &str) -> reqwest::RequestBuilder,
+    ) -> (u16, Value) {
         let asking = async {
             loop {
                 let url = self.url();
@@ -107,7 +115,9 @@ impl Supervisor {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, asking).await.expect("an answer in time")
+        tokio::time::timeout(PATIENCE, asking)
+            .await
+            .expect("an answer in time")
     }
 }
 
@@ -117,7 +127,9 @@ const UPDATES: [&str; 3] = ["first", "second", "last"];
 async fn place_order(hosts: &mut Supervisor, outside: &Outside) -> String {
     let component = std::fs::read(order()).expect("the example is built");
     let put = |client: &reqwest::Client, url: &str| {
-        client.put(format!("{url}/v1/components/order")).body(component.clone())
+        client
+            .put(format!("{url}/v1/components/order"))
+            .body(component.clone())
     };
     let (status, answer) = hosts.ask(put).await;
     assert_eq!(status, 200, "{answer}");
@@ -125,7 +137,10 @@ async fn place_order(hosts: &mut Supervisor, outside: &Outside) -> String {
     let order = json!({ "id": "42", "note": "leave at the door", "amount": 4200, "outside": outside.url() });
     let start = json!({ "workflow": "process_order", "input": { "order": order } });
     let post = |client: &reqwest::Client, url: &str| {
-        client.post(format!("{url}/v1/runs")).header("idempotency-key", "start-42").json(&start)
+        client
+            .post(format!("{url}/v1/runs"))
+            .header("idempotency-key", "start-42")
+            .json(&start)
     };
     let (status, answer) = hosts.ask(post).await;
     assert!(status == 200 || status == 201, "{status} {answer}");
@@ -135,7 +150,10 @@ async fn place_order(hosts: &mut Supervisor, outside: &Outside) -> String {
         let update = json!({ "note": note, "last": n + 1 == UPDATES.len() });
         let post = |client: &reqwest::Client, url: &str| {
             let key = format!("update-{n}");
-            client.post(format!("{url}/v1/hooks/order:42")).header("idempotency-key", key).json(&update)
+            client
+                .post(format!("{url}/v1/hooks/order:42"))
+                .header("idempotency-key", key)
+                .json(&update)
         };
         let (status, answer) = hosts.ask(post).await;
         assert!((200..300).contains(&status), "{status} {answer}");
@@ -147,9 +165,8 @@ async fn place_order(hosts: &mut Supervisor, outside: &Outside) -> String {
 /// Waits for the order's end; returns its invoice.
 async fn finished(hosts: &mut Supervisor, run: &str) -> String {
     let result = loop {
-        let get = |client: &reqwest::Client, url: &str| {
-            client.get(format!("{url}/v1/runs/{run}/result?wait=5s"))
-        };
+        let get =
+            |client: &reqwest::Client, url: &str| client.get(format!("{url}/v1/runs/{run}/result?wait=5s"));
         let (_, answer) = hosts.ask(get).await;
         if answer["status"] == "completed" {
             break answer;
@@ -173,15 +190,23 @@ async fn check_order(hosts: &mut Supervisor, outside: &Outside, run: &str, invoi
     }
     // A kill cuts at most one step of this sequential workflow off.
     let requests = notes.len() + counts.charge_requests.len() + counts.invoice_requests as usize;
-    assert!(requests <= wanted.len() + 2 + kills, "{requests} requests after {kills} kills");
+    assert!(
+        requests <= wanted.len() + 2 + kills,
+        "{requests} requests after {kills} kills"
+    );
     assert_eq!(counts.charges.len(), 1, "one charge");
-    assert!(counts.charge_requests.iter().all(|request| request.key == "charge:42"), "the same key");
+    assert!(
+        counts
+            .charge_requests
+            .iter()
+            .all(|request| request.key == "charge:42"),
+        "the same key"
+    );
     let invoices: Vec<_> = counts.invoices.keys().collect();
     assert_eq!(invoices, [invoice], "one invoice");
 
-    let get = |client: &reqwest::Client, url: &str| {
-        client.get(format!("{url}/v1/runs/{run}/journal?limit=1000"))
-    };
+    let get =
+        |client: &reqwest::Client, url: &str| client.get(format!("{url}/v1/runs/{run}/journal?limit=1000"));
     let (_, journal) = hosts.ask(get).await;
     let entries = journal["entries"].as_array().expect("entries");
     let of = |event: &str| entries.iter().filter(|entry| entry["event"] == event).count();
@@ -189,12 +214,23 @@ async fn check_order(hosts: &mut Supervisor, outside: &Outside, run: &str, invoi
         assert_eq!(entry["seq"], n, "dense");
     }
     assert_eq!(of("step_completed"), 7, "four notes, charge, id, invoice");
-    assert_eq!(of("payload_received"), UPDATES.len(), "each acknowledged payload once");
-    assert_eq!(entries.last().map(|entry| &entry["event"]), Some(&json!("completed")));
+    assert_eq!(
+        of("payload_received"),
+        UPDATES.len(),
+        "each acknowledged payload once"
+    );
+    assert_eq!(
+        entries.last().map(|entry| &entry["event"]),
+        Some(&json!("completed"))
+    );
 
     let get = |client: &reqwest::Client, url: &str| client.get(format!("{url}/v1/hooks/order:42"));
     let (status, hook) = hosts.ask(get).await;
-    assert_eq!((status, hook["run_id"].as_str()), (200, Some(run)), "retained: {hook}");
+    assert_eq!(
+        (status, hook["run_id"].as_str()),
+        (200, Some(run)),
+        "retained: {hook}"
+    );
     let get = |client: &reqwest::Client, url: &str| client.get(format!("{url}/v1/runs"));
     let (_, runs) = hosts.ask(get).await;
     assert_eq!(runs["runs"].as_array().map(Vec::len), Some(1), "one run: {runs}");
@@ -240,5 +276,9 @@ async fn c02_sigkill_inside_a_step_repeats_that_step_alone() {
     check_order(&mut hosts, &outside, &run, &invoice).await;
     let counts = outside.counts();
     assert_eq!(counts.charge_requests.len(), 2, "two requests, one charge");
-    assert_eq!(counts.notes.len(), 1 + UPDATES.len(), "saved steps did not run again");
+    assert_eq!(
+        counts.notes.len(),
+        1 + UPDATES.len(),
+        "saved steps did not run again"
+    );
 }

@@ -9,7 +9,11 @@ async fn smoke() {
     println!("{:?}", host.events(&run).await);
     let report = host.engine.replay(&run, None).await.unwrap();
     println!("{report:?}");
-    for (w, input) in [("fanout", json!({"n": 1000})), ("select_loop", json!({"n": 100})), ("observes", json!({"rounds": 5}))] {
+    for (w, input) in [
+        ("fanout", json!({"n": 1000})),
+        ("select_loop", json!({"n": 100})),
+        ("observes", json!({"rounds": 5})),
+    ] {
         let t = std::time::Instant::now();
         let run = host.start(w, input).await;
         let out = host.ended(&run).await;

@@ -4,7 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the workspace").into()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the tests lie in the workspace")
+        .into()
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -36,16 +39,25 @@ fn modules_keep_their_arrows() {
         ("journal", &["ids", "journal"]),
         ("store", &["ids", "journal", "store"]),
         ("sandbox", &["clock", "ids", "journal", "sandbox"]),
-        ("engine", &["clock", "engine", "ids", "journal", "sandbox", "store"]),
+        (
+            "engine",
+            &["clock", "engine", "ids", "journal", "sandbox", "store"],
+        ),
     ];
     let source = root().join("host/src");
     for (module, may_name) in allowed {
         let path = source.join(module);
-        let files = if path.is_dir() { rust_files(&path) } else { vec![path] };
+        let files = if path.is_dir() {
+            rust_files(&path)
+        } else {
+            vec![path]
+        };
         for file in files {
             for (at, _) in code(&file).match_indices("crate::") {
                 let text = code(&file);
-                let name = text[at + "crate::".len()..].split(|c: char| !c.is_alphanumeric() && c != '_').next();
+                let name = text[at + "crate::".len()..]
+                    .split(|c: char| !c.is_alphanumeric() && c != '_')
+                    .next();
                 let name = name.unwrap_or_default();
                 assert!(
                     name.is_empty() || may_name.contains(&name),
@@ -60,7 +72,15 @@ fn modules_keep_their_arrows() {
 #[test]
 fn the_journal_is_pure() {
     for file in rust_files(&root().join("host/src/journal")) {
-        for banned in ["tokio", "wasmtime", "rusqlite", "std::time", "std::fs", "std::io", "random_u64"] {
+        for banned in [
+            "tokio",
+            "wasmtime",
+            "rusqlite",
+            "std::time",
+            "std::fs",
+            "std::io",
+            "random_u64",
+        ] {
             assert!(!code(&file).contains(banned), "{} uses {banned}", file.display());
         }
     }
@@ -68,7 +88,11 @@ fn the_journal_is_pure() {
 
 #[test]
 fn guests_depend_on_no_host() {
-    for manifest in ["guest-sdk/Cargo.toml", "guest-sdk/macros/Cargo.toml", "examples/order/Cargo.toml"] {
+    for manifest in [
+        "guest-sdk/Cargo.toml",
+        "guest-sdk/macros/Cargo.toml",
+        "examples/order/Cargo.toml",
+    ] {
         let text = fs::read_to_string(root().join(manifest)).expect("a readable manifest");
         for banned in ["wasmtime", "rusqlite", "path = \"../host", "path = \"../../host"] {
             assert!(!text.contains(banned), "{manifest} names {banned}");

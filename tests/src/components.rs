@@ -6,11 +6,16 @@ use std::sync::{Arc, OnceLock};
 use onemark::guest_build::{BuildOptions, build_component};
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the tests lie in the workspace")
 }
 
 fn built(folder: &str) -> PathBuf {
-    let options = BuildOptions { quiet: true, ..BuildOptions::default() };
+    let options = BuildOptions {
+        quiet: true,
+        ..BuildOptions::default()
+    };
     build_component(&root().join(folder), &options).expect("the guest builds")
 }
 

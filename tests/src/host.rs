@@ -99,15 +99,34 @@ impl TestHost {
         let store = open(kind, &folder);
         let http = http.to_vec();
         let engine = engine(store.clone(), &config, clock.clone(), &http).await;
-        let host = Self { engine, store, clock, kind, config, http, folder };
-        host.engine.deploy("programs", components::programs()).await.expect("programs deploy");
+        let host = Self {
+            engine,
+            store,
+            clock,
+            kind,
+            config,
+            http,
+            folder,
+        };
+        host.engine
+            .deploy("programs", components::programs())
+            .await
+            .expect("programs deploy");
         host
     }
 
     /// Ends the engine as a crash would leave it, and starts another on the same data.
     pub async fn restart(self) -> Self {
         self.engine.shutdown().await;
-        let Self { engine: old, store, clock, kind, config, http, folder } = self;
+        let Self {
+            engine: old,
+            store,
+            clock,
+            kind,
+            config,
+            http,
+            folder,
+        } = self;
         drop(old);
         let store = match kind {
             StoreKind::Memory => store,
@@ -117,7 +136,15 @@ impl TestHost {
             }
         };
         let engine = engine(store.clone(), &config, clock.clone(), &http).await;
-        Self { engine, store, clock, kind, config, http, folder }
+        Self {
+            engine,
+            store,
+            clock,
+            kind,
+            config,
+            http,
+            folder,
+        }
     }
 
     /// The folder of the database, `onemark.db`.
@@ -126,11 +153,17 @@ impl TestHost {
     }
 
     pub async fn start(&self, workflow: &str, input: Value) -> RunId {
-        self.try_start(workflow, input, &[]).await.expect("the run starts").run_id
+        self.try_start(workflow, input, &[])
+            .await
+            .expect("the run starts")
+            .run_id
     }
 
     pub async fn start_with(&self, workflow: &str, input: Value, tokens: &[&str]) -> RunId {
-        self.try_start(workflow, input, tokens).await.expect("the run starts").run_id
+        self.try_start(workflow, input, tokens)
+            .await
+            .expect("the run starts")
+            .run_id
     }
 
     pub async fn try_start(
@@ -186,22 +219,35 @@ impl TestHost {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, looking).await.expect("the run gets there")
+        tokio::time::timeout(PATIENCE, looking)
+            .await
+            .expect("the run gets there")
     }
 
     pub async fn journal(&self, run: &RunId) -> Vec<Entry> {
-        self.engine.journal(run, 0, usize::MAX).await.expect("the run is there")
+        self.engine
+            .journal(run, 0, usize::MAX)
+            .await
+            .expect("the run is there")
     }
 
     /// The names of the run's entries, in order.
     pub async fn events(&self, run: &RunId) -> Vec<&'static str> {
-        self.journal(run).await.iter().map(|entry| entry.event.name()).collect()
+        self.journal(run)
+            .await
+            .iter()
+            .map(|entry| entry.event.name())
+            .collect()
     }
 
     /// Replays the run: all its calls matched, it ends the same, and nothing was written for that.
     pub async fn agrees(&self, run: &RunId) -> ReplayReport {
         let before = self.journal(run).await;
-        let report = self.engine.replay(run, None).await.expect("the run can be replayed");
+        let report = self
+            .engine
+            .replay(run, None)
+            .await
+            .expect("the run can be replayed");
         assert_eq!(report.verdict, Verdict::Agrees, "{report:?}");
         assert!(report.calls.iter().all(|call| call.matched), "{report:?}");
         assert_eq!(self.journal(run).await, before);
@@ -210,7 +256,10 @@ impl TestHost {
 
     /// All that there is to see, newest run first: the same before and after a request that does nothing.
     pub async fn everything(&self) -> Vec<(RunInfo, Vec<Entry>, Vec<HookInfo>)> {
-        let all = RunFilter { limit: usize::MAX, ..RunFilter::default() };
+        let all = RunFilter {
+            limit: usize::MAX,
+            ..RunFilter::default()
+        };
         let mut seen = Vec::new();
         for run in self.engine.runs(all).await.expect("runs can be listed") {
             let journal = self.journal(&run.id).await;
@@ -293,7 +342,10 @@ async fn engine(
         // Shared by all tests: compiled once a build.
         code_cache: Some(std::env::temp_dir().join("onemark-test-code")),
         instances: 300,
-        http: http.iter().map(|grant| grant.parse().expect("a good grant")).collect(),
+        http: http
+            .iter()
+            .map(|grant| grant.parse().expect("a good grant"))
+            .collect(),
         ..SandboxConfig::default()
     });
     let clock: Arc<dyn Clock> = match clock {
@@ -301,5 +353,7 @@ async fn engine(
         None => Arc::new(SystemClock),
     };
     let sandbox = sandbox.expect("the sandbox starts");
-    Engine::open(store, sandbox, clock, config.clone()).await.expect("the engine starts")
+    Engine::open(store, sandbox, clock, config.clone())
+        .await
+        .expect("the engine starts")
 }

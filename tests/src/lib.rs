@@ -23,6 +23,9 @@ pub fn crash_host_bin() -> PathBuf {
 
 fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("tests run from a file");
-    let profile = test.parent().and_then(|deps| deps.parent()).expect("tests lie in target/…/deps");
+    let profile = test
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("tests lie in target/…/deps");
     profile.join(name)
 }

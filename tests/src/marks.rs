@@ -89,13 +89,21 @@ async fn leave(
 impl Marks {
     pub async fn start() -> Self {
         let seen: Shared = Arc::new(watch::Sender::new(Seen::default()));
-        let app = Router::new().route("/{name}", post(leave)).with_state(seen.clone());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let app = Router::new()
+            .route("/{name}", post(leave))
+            .with_state(seen.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a free port");
         let address = listener.local_addr().expect("bound");
         let server = tokio::spawn(async move {
             axum::serve(listener, app).await.expect("serves until aborted");
         });
-        Self { address, seen, server }
+        Self {
+            address,
+            seen,
+            server,
+        }
     }
 
     /// `http://127.0.0.1:PORT`
@@ -120,7 +128,8 @@ impl Marks {
 
     /// Answers the requests that were held.
     pub fn let_go(&self) {
-        self.seen.send_modify(|seen| (seen.let_go, seen.held) = (true, Vec::new()));
+        self.seen
+            .send_modify(|seen| (seen.let_go, seen.held) = (true, Vec::new()));
     }
 
     /// The most requests that waited for an answer at once.
@@ -133,13 +142,17 @@ impl Marks {
     }
 
     pub fn count(&self, name: &str) -> usize {
-        self.seen.borrow().marks.iter().filter(|mark| mark.name == name).count()
+        self.seen
+            .borrow()
+            .marks
+            .iter()
+            .filter(|mark| mark.name == name)
+            .count()
     }
 
     /// Returns once there are that many marks of this name.
     pub async fn reached(&self, name: &str, count: usize) {
-        let enough =
-            |seen: &Seen| seen.marks.iter().filter(|mark| mark.name == name).count() >= count;
+        let enough = |seen: &Seen| seen.marks.iter().filter(|mark| mark.name == name).count() >= count;
         let mut seen = self.seen.subscribe();
         seen.wait_for(enough).await.expect("the service lives");
     }

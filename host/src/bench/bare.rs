@@ -46,18 +46,29 @@ impl BareTable {
     fn insert(&mut self, rows: u64) -> Result<()> {
         let transaction = self.conn.transaction()?;
         {
-            let mut insert = transaction
-                .prepare_cached("INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
+            let mut insert =
+                transaction.prepare_cached("INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
             for row in 0..rows {
                 let (event, body): (_, Option<&str>) = match row % ROWS_PER_STEP {
-                    0 => (r#"{"step_scheduled":{"call":1234,"step":"nothing"}}"#, Some(r#"{"n":1234}"#)),
+                    0 => (
+                        r#"{"step_scheduled":{"call":1234,"step":"nothing"}}"#,
+                        Some(r#"{"n":1234}"#),
+                    ),
                     1 => (r#"{"attempt_started":{"call":1234,"attempt":1}}"#, None),
                     _ => (r#"{"step_completed":{"call":1234,"attempt":1}}"#, Some("1234")),
                 };
                 let digest = body.map(|_| [7u8; 32]);
                 let length = body.map(str::len);
-                let values =
-                    params![self.run, self.seq, 1_800_000_000_000_i64, event, body, length, digest, [9u8; 32]];
+                let values = params![
+                    self.run,
+                    self.seq,
+                    1_800_000_000_000_i64,
+                    event,
+                    body,
+                    length,
+                    digest,
+                    [9u8; 32]
+                ];
                 insert.execute(values)?;
                 self.seq += 1;
             }
@@ -147,6 +158,11 @@ pub fn sequence_journal(lab: &Lab, steps: u64) -> Vec<Entry> {
     let last = steps.saturating_sub(1);
     events.push((Event::Completed, Some(Body::new(last.to_string()))));
     let entries = events.into_iter().zip(0..);
-    let entry = |((event, body), seq)| Entry { seq, at: 1_800_000_000_000, event, body };
+    let entry = |((event, body), seq)| Entry {
+        seq,
+        at: 1_800_000_000_000,
+        event,
+        body,
+    };
     entries.map(entry).collect()
 }

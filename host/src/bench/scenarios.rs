@@ -53,7 +53,14 @@ impl Scenario {
         bare: Option<f64>,
         note: String,
     ) -> Figure {
-        Figure { scenario: self, what: what.into(), value, unit, bare, note }
+        Figure {
+            scenario: self,
+            what: what.into(),
+            value,
+            unit,
+            bare,
+            note,
+        }
     }
 }
 
@@ -96,7 +103,13 @@ async fn seq(plan: &Plan) -> Result<Vec<Figure>> {
         micros(bare::attempt_seconds(&lab).await?)
     );
     let (value, bare) = (steps as f64 / seconds, mean(before, after));
-    Ok(vec![Scenario::Seq.figure(format!("{steps} steps"), value, "steps/s", Some(bare), note)])
+    Ok(vec![Scenario::Seq.figure(
+        format!("{steps} steps"),
+        value,
+        "steps/s",
+        Some(bare),
+        note,
+    )])
 }
 
 /// Runs a workflow of that many steps; the seconds from start to end.
@@ -154,7 +167,11 @@ impl Server {
         let listener = api::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
         let task = tokio::spawn(api::serve(listener, lab.engine.clone(), std::future::pending()));
-        Ok(Self { url, client: reqwest::Client::new(), task })
+        Ok(Self {
+            url,
+            client: reqwest::Client::new(),
+            task,
+        })
     }
 
     /// Sends `total` requests from `clients` at once; the answers and the seconds that all took.
@@ -194,7 +211,9 @@ impl Server {
 
 fn run_id(status: u16, answer: Value) -> Result<RunId> {
     ensure!(status == 201, "a start was answered with {status}: {answer}");
-    Ok(RunId::new(answer["run_id"].as_str().context("an answer without run id")?)?)
+    Ok(RunId::new(
+        answer["run_id"].as_str().context("an answer without run id")?,
+    )?)
 }
 
 async fn starts(plan: &Plan) -> Result<Vec<Figure>> {
@@ -260,14 +279,23 @@ async fn duplicates(plan: &Plan) -> Result<Vec<Figure>> {
         Ok(owner.context("a conflict without its owner")?.to_owned())
     };
     let (owners, refused) = server.load(clients, total, again, conflict).await?;
-    ensure!(owners.iter().all(|id| *id == owner.as_str()), "a conflict named another owner");
+    ensure!(
+        owners.iter().all(|id| *id == owner.as_str()),
+        "a conflict named another owner"
+    );
     let note = format!(
         "{clients} clients, one token; every answer named the one owner; bare: admitted starts, of which a \
          duplicate takes {:.0} % of the time",
         refused / admitted * 100.0
     );
     let (value, bare) = (total as f64 / refused, total as f64 / admitted);
-    Ok(vec![Scenario::Duplicates.figure("conflicts", value, "answers/s", Some(bare), note)])
+    Ok(vec![Scenario::Duplicates.figure(
+        "conflicts",
+        value,
+        "answers/s",
+        Some(bare),
+        note,
+    )])
 }
 
 async fn deliver(plan: &Plan) -> Result<Vec<Figure>> {
@@ -305,7 +333,13 @@ async fn deliver(plan: &Plan) -> Result<Vec<Figure>> {
         micros(at(0.99)),
         micros(commit)
     );
-    Ok(vec![Scenario::Deliver.figure("median", at(0.5) / commit, "commits' time", None, note)])
+    Ok(vec![Scenario::Deliver.figure(
+        "median",
+        at(0.5) / commit,
+        "commits' time",
+        None,
+        note,
+    )])
 }
 
 async fn suspended_at(lab: &Lab, run: &RunId) -> Result<()> {
@@ -323,8 +357,7 @@ async fn replay(plan: &Plan) -> Result<Vec<Figure>> {
         let journal = bare::sequence_journal(&lab, steps);
         let mut best = Duration::MAX;
         for _ in 0..3 {
-            let report =
-                verify(&lab.sandbox, &lab.component, &RunId::generate(), journal.clone()).await;
+            let report = verify(&lab.sandbox, &lab.component, &RunId::generate(), journal.clone()).await;
             ensure!(report.verdict == Verdict::Agrees, "replay: {:?}", report.verdict);
             best = best.min(Duration::from_micros(report.took_us));
         }
@@ -363,7 +396,9 @@ async fn suspended(plan: &Plan) -> Result<Vec<Figure>> {
     let grown = resident_bytes()?.saturating_sub(before);
     let note = format!("{runs} runs wait, none resident; {} bytes a run", grown / runs);
     let value = grown as f64 / f64::from(1 << 20);
-    Ok(vec![Scenario::Suspended.figure("memory", value, "MiB", None, note)])
+    Ok(vec![
+        Scenario::Suspended.figure("memory", value, "MiB", None, note),
+    ])
 }
 
 /// Resident memory of this process.

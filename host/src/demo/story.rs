@@ -115,13 +115,18 @@ async fn build(screen: &mut Screen, example: &Path, folder: &Path) -> Result<Com
         "examples/order is a WebAssembly component of {} KiB",
         bytes / 1024
     ))?;
-    screen.fact("so is examples/order/changed, the same source, which notes one thing more before it charges")?;
+    screen.fact(
+        "so is examples/order/changed, the same source, which notes one thing more before it charges",
+    )?;
     Ok(components)
 }
 
 /// Builds both versions; they share their dependencies.
 fn build_both(example: &Path, folder: &Path) -> Result<Components> {
-    let quiet = BuildOptions { quiet: true, ..BuildOptions::default() };
+    let quiet = BuildOptions {
+        quiet: true,
+        ..BuildOptions::default()
+    };
     let order = build_component(example, &quiet)?;
     let changed = build_component(&example.join("changed"), &quiet)?;
     // Copies, since another build may write over cargo's files.

@@ -260,11 +260,7 @@ impl Activation {
         news
     }
 
-    fn ended(
-        &mut self,
-        ended: Result<(CallNo, AttemptEnd), JoinError>,
-        replay: &Replay,
-    ) -> bool {
+    fn ended(&mut self, ended: Result<(CallNo, AttemptEnd), JoinError>, replay: &Replay) -> bool {
         let (call, end) = match ended {
             Ok(ended) => ended,
             Err(error) if error.is_cancelled() => return false,
@@ -287,7 +283,8 @@ impl Activation {
                 self.delayed.push(Reverse((at, call)));
                 // Nothing for the guest, but it holds the time of the next attempt: saved within the time in
                 // which attempts become visible.
-                self.flush_at.get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
+                self.flush_at
+                    .get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
                 false
             }
         }
@@ -360,7 +357,10 @@ impl Activation {
         let retry = self.delayed.peek().map(|Reverse((at, _))| *at);
         let committed = replay.work().next_timer();
         let unsaved = self.unsaved.iter().filter_map(|new| match new {
-            NewEntry::Event { event: Event::TimerSet { due, .. }, .. } => Some(*due),
+            NewEntry::Event {
+                event: Event::TimerSet { due, .. },
+                ..
+            } => Some(*due),
             _ => None,
         });
         let wake_at = unsaved.chain(committed).chain(retry).min();

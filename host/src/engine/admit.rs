@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::Engine;
 use super::error::{Error, Result};
 use super::request::{StartReceipt, StartRequest};
-use super::Engine;
 use crate::clock;
 use crate::ids::{Digest, RunId};
 use crate::journal::{Body, Entry, Event, HookSpec, PayloadType, RunStatus, Started};
@@ -22,7 +22,10 @@ impl Engine {
         let input = self.checked_input(workflow, &request.input)?;
         let hooks = self.claims(workflow, &input, &request)?;
         // Not the workflow's own token: another component may declare another, and the request is the same.
-        let named = request.hooks.iter().map(|h| json!([h.token, h.min_retention_ms, h.metadata]));
+        let named = request
+            .hooks
+            .iter()
+            .map(|h| json!([h.token, h.min_retention_ms, h.metadata]));
         let asked = json!({
             "workflow": workflow.name,
             "input": input,
@@ -45,12 +48,24 @@ impl Engine {
             now: self.0.clock.now(),
         };
         let loaded = as_admitted(&run);
-        match self.0.store.admit(run).await.inspect_err(|e| self.note_failure(e))? {
+        match self
+            .0
+            .store
+            .admit(run)
+            .await
+            .inspect_err(|e| self.note_failure(e))?
+        {
             Admission::Started { run } => {
                 self.wake_with(&run, Some(loaded));
-                Ok(StartReceipt { run_id: run, started: true })
+                Ok(StartReceipt {
+                    run_id: run,
+                    started: true,
+                })
             }
-            Admission::Existing { run } => Ok(StartReceipt { run_id: run, started: false }),
+            Admission::Existing { run } => Ok(StartReceipt {
+                run_id: run,
+                started: false,
+            }),
             Admission::HookConflict { token, owner } => Err(Error::HookConflict { token, owner }),
             Admission::IdConflict { run } => Err(Error::RunIdConflict(run)),
             Admission::KeyConflict => Err(Error::KeyConflict),
@@ -61,7 +76,11 @@ impl Engine {
         let limit = self.0.config.limits.body_bytes;
         if text.len() as u64 > limit {
             let bytes = text.len() as u64;
-            return Err(Error::TooLarge { what: "the input", bytes, limit });
+            return Err(Error::TooLarge {
+                what: "the input",
+                bytes,
+                limit,
+            });
         }
         let invalid = |what: String| Error::InvalidInput {
             workflow: workflow.name.clone(),
@@ -129,7 +148,13 @@ impl Engine {
 
 /// A run as it is once it has been admitted.
 fn as_admitted(run: &NewRun) -> Loaded {
-    let NewRun { id, started, input, now, .. } = run;
+    let NewRun {
+        id,
+        started,
+        input,
+        now,
+        ..
+    } = run;
     Loaded {
         run: RunInfo {
             id: id.clone(),

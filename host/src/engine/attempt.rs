@@ -8,8 +8,7 @@ use serde_json::value::RawValue;
 use crate::clock;
 use crate::ids::RunId;
 use crate::journal::{
-    AttemptError, Body, CallNo, Event, Failure, FailureKind, Limits, NewEntry, StepOptions,
-    Timestamp,
+    AttemptError, Body, CallNo, Event, Failure, FailureKind, Limits, NewEntry, StepOptions, Timestamp,
 };
 use crate::sandbox::{AttemptEnd, AttemptRequest, LogSink, Trap, TrapKind};
 
@@ -74,7 +73,10 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
             (Failure::new(FailureKind::Timeout, text), true)
         }
     };
-    let failure = Failure { attempts: Some(attempt), ..failure };
+    let failure = Failure {
+        attempts: Some(attempt),
+        ..failure
+    };
     let body = Body::new(failure.to_json());
     // The first attempt is no retry.
     if may_retry && attempt <= step.options.retries {
@@ -82,7 +84,11 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
             Some(after) => now.saturating_add(after),
             None => step.options.backoff.retry_at(now, attempt, clock::random_u64()),
         };
-        let event = Event::AttemptFailed { call, attempt, retry_at };
+        let event = Event::AttemptFailed {
+            call,
+            attempt,
+            retry_at,
+        };
         return Verdict::Again(NewEntry::with_body(event, body), retry_at);
     }
     Verdict::Done(NewEntry::with_body(Event::StepFailed { call, attempt }, body))

@@ -10,9 +10,7 @@ use super::error::Error;
 use super::registry::Signal;
 use super::request::DivergenceReport;
 use crate::ids::RunId;
-use crate::journal::{
-    Body, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp,
-};
+use crate::journal::{Body, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp};
 use crate::sandbox::{LogLevel, LogSink, Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
 
@@ -44,7 +42,11 @@ impl Drop for Place<'_> {
 /// `loaded` is what its journal holds at least, where that is known: of a new run, entry 0. What others wrote
 /// since then comes with the first commit.
 pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>, mut loaded: Option<Loaded>) {
-    let mut place = Place { engine: &engine, run: &run, left: false };
+    let mut place = Place {
+        engine: &engine,
+        run: &run,
+        left: false,
+    };
     loop {
         let next = match activate(&engine, &run, &signal, loaded.take()).await {
             Ok(next) => next,
@@ -119,8 +121,12 @@ async fn activate(
         logs.clone(),
     );
     let sandbox = engine.0.sandbox.clone();
-    let ended = sandbox.run_workflow(&component, run.clone(), replay, Box::new(owner), logs).await;
-    let Pass { replay, owner, end, .. } = ended;
+    let ended = sandbox
+        .run_workflow(&component, run.clone(), replay, Box::new(owner), logs)
+        .await;
+    let Pass {
+        replay, owner, end, ..
+    } = ended;
     // Ends attempts that nobody waits for any more.
     drop(owner);
     settle(engine, run, replay, end).await

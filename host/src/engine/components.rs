@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OnceCell;
 
+use super::Engine;
 use super::error::{Error, Result};
 use super::request::{DeployReceipt, WorkflowInfo};
-use super::Engine;
 use crate::ids::Digest;
 use crate::sandbox::Component;
 use crate::store::{Deployment, StoredComponent};
@@ -102,11 +102,17 @@ impl Engine {
     /// When the store cannot be read or a component no longer loads.
     pub async fn workflows(&self) -> Result<Vec<WorkflowInfo>> {
         let mut workflows = Vec::new();
-        for Route { deployment, component } in self.routes().await?.iter() {
+        for Route {
+            deployment,
+            component,
+        } in self.routes().await?.iter()
+        {
             let manifest = json_of(&component.manifest.json);
             let entry = |name: &str| {
                 let mut all = manifest["workflows"].as_array().into_iter().flatten();
-                all.find(|workflow| workflow["name"] == name).cloned().unwrap_or_default()
+                all.find(|workflow| workflow["name"] == name)
+                    .cloned()
+                    .unwrap_or_default()
             };
             workflows.extend(component.manifest.workflows.values().map(|w| WorkflowInfo {
                 name: w.name.clone(),
@@ -131,7 +137,10 @@ impl Engine {
         let mut routes = Vec::new();
         for Deployment { name, digest, .. } in self.0.store.deployments().await? {
             match self.component(digest).await {
-                Ok(component) => routes.push(Route { deployment: name, component }),
+                Ok(component) => routes.push(Route {
+                    deployment: name,
+                    component,
+                }),
                 Err(Error::Store(error)) => return Err(error.into()),
                 // One that no longer loads keeps nobody from starting the others.
                 Err(error) => tracing::error!(name, %error, "a deployment cannot be started"),

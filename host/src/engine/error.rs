@@ -11,10 +11,7 @@ pub enum Error {
     #[error("no workflow `{0}` is deployed")]
     UnknownWorkflow(String),
     #[error("workflow `{name}` is deployed under several names; say which: {}", .candidates.join(", "))]
-    AmbiguousWorkflow {
-        name: String,
-        candidates: Vec<String>,
-    },
+    AmbiguousWorkflow { name: String, candidates: Vec<String> },
     /// The input does not fit the workflow's schema, or lacks what its token is made of.
     #[error("the input does not fit workflow `{workflow}`: {what}")]
     InvalidInput { workflow: String, what: String },

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
+use super::Engine;
 use super::error::{Error, Result};
 use super::request::DeliverRequest;
-use super::Engine;
 use crate::ids::HookToken;
 use crate::journal::{Body, HookNo, PayloadType};
 use crate::sandbox::Schema;
@@ -21,7 +21,11 @@ impl Engine {
         let limit = self.0.config.limits.body_bytes;
         let bytes = request.payload.len() as u64;
         if bytes > limit {
-            return Err(Error::TooLarge { what: "the payload", bytes, limit });
+            return Err(Error::TooLarge {
+                what: "the payload",
+                bytes,
+                limit,
+            });
         }
         let payload: Value = serde_json::from_str(&request.payload)
             .map_err(|error| Error::InvalidRequest(format!("the payload is no JSON: {error}")))?;

@@ -31,8 +31,8 @@ use registry::Registry;
 pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
-    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, RunResult,
-    StartHook, StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, RunResult, StartHook,
+    StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
 
 /// Sizes and times of an engine. The defaults suit one small machine.

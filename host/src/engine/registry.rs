@@ -50,7 +50,8 @@ pub struct Signal {
 impl Signal {
     /// The activation is about to read the journal: what was told up to now is in there.
     pub fn take_in(&self) {
-        self.seen.store(self.news.load(Ordering::Acquire), Ordering::Release);
+        self.seen
+            .store(self.news.load(Ordering::Acquire), Ordering::Release);
     }
 
     fn has_news(&self) -> bool {
@@ -116,7 +117,10 @@ impl Registry {
         if active.runs.len() >= self.max_resident {
             active.backlog = true;
             // The longest idle makes room.
-            let idle = active.runs.values().filter_map(|s| Some((s.idle_since?, &s.signal)));
+            let idle = active
+                .runs
+                .values()
+                .filter_map(|s| Some((s.idle_since?, &s.signal)));
             if let Some((_, signal)) = idle.min_by_key(|(since, _)| *since) {
                 signal.evict.notify_one();
             }
@@ -214,7 +218,9 @@ impl Registry {
 
     /// Forgets watchers that nobody listens to any more.
     pub fn tidy_watchers(&self) {
-        self.lock().watchers.retain(|_, sender| sender.receiver_count() > 0);
+        self.lock()
+            .watchers
+            .retain(|_, sender| sender.receiver_count() > 0);
     }
 
     pub async fn shutdown(&self) {

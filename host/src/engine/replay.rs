@@ -68,17 +68,23 @@ pub async fn verify(
         }
     };
     let began = Instant::now();
-    let Pass { replay, end, fuel, .. } = sandbox
-        .run_workflow(component, run.clone(), replay, Box::new(Verifier), Arc::new(NoLogs))
+    let Pass {
+        replay, end, fuel, ..
+    } = sandbox
+        .run_workflow(
+            component,
+            run.clone(),
+            replay,
+            Box::new(Verifier),
+            Arc::new(NoLogs),
+        )
         .await;
     let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     let verdict = match end {
         WorkflowEnd::Returned(_) | WorkflowEnd::EndOfJournal => Verdict::Agrees,
         WorkflowEnd::Diverged(divergence) => Verdict::Diverged((*divergence).into()),
         WorkflowEnd::Trapped(trap) => Verdict::Trapped(trap),
-        WorkflowEnd::Corrupt { seq, what } => {
-            Verdict::Corrupt(GuestError::Corrupt { seq, what }.to_string())
-        }
+        WorkflowEnd::Corrupt { seq, what } => Verdict::Corrupt(GuestError::Corrupt { seq, what }.to_string()),
         WorkflowEnd::Stopped(error) => match error.downcast_ref::<GuestError>() {
             Some(GuestError::EndOfJournal) => Verdict::Agrees,
             _ => Verdict::Corrupt(format!("{error:#}")),

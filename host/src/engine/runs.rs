@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::Engine;
 use super::error::{Error, Result};
 use super::request::RunResult;
-use super::Engine;
 use crate::ids::{Digest, RunId};
 use crate::journal::{Entry, Event, Seq};
 use crate::store::{HookInfo, RunFilter, RunInfo, Upgraded};

@@ -79,7 +79,10 @@ pub enum Event {
         options: StepOptions,
     },
     /// An attempt began; from 1.
-    AttemptStarted { call: CallNo, attempt: u32 },
+    AttemptStarted {
+        call: CallNo,
+        attempt: u32,
+    },
     /// An attempt failed and another will follow. Body: the failure.
     AttemptFailed {
         call: CallNo,
@@ -88,9 +91,15 @@ pub enum Event {
         retry_at: Timestamp,
     },
     /// The step's result is saved; it never runs again. Body: the result.
-    StepCompleted { call: CallNo, attempt: u32 },
+    StepCompleted {
+        call: CallNo,
+        attempt: u32,
+    },
     /// The step failed for good. Body: the failure.
-    StepFailed { call: CallNo, attempt: u32 },
+    StepFailed {
+        call: CallNo,
+        attempt: u32,
+    },
 
     /// The guest asked to sleep.
     TimerSet {
@@ -100,10 +109,14 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         length: Option<u64>,
     },
-    TimerFired { call: CallNo },
+    TimerFired {
+        call: CallNo,
+    },
 
     /// The guest gave a step or timer up. Not numbered, not compared.
-    Abandoned { call: CallNo },
+    Abandoned {
+        call: CallNo,
+    },
 
     /// The guest claimed a token.
     HookClaimed {
@@ -116,7 +129,10 @@ pub enum Event {
         generated: bool,
     },
     /// The guest wanted a token that another run owns. Body: the conflict as the guest sees it.
-    HookConflicted { call: CallNo, token: HookToken },
+    HookConflicted {
+        call: CallNo,
+        token: HookToken,
+    },
     /// No more deliveries; the token stays claimed. `call` is absent when it came from outside.
     HookClosed {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,12 +147,19 @@ pub enum Event {
         hook: HookNo,
     },
     /// A delivery. Body: the payload.
-    PayloadReceived { hook: HookNo },
+    PayloadReceived {
+        hook: HookNo,
+    },
     /// The guest took this many payloads more. Not numbered, not compared.
-    PayloadsTaken { hook: HookNo, count: u32 },
+    PayloadsTaken {
+        hook: HookNo,
+        count: u32,
+    },
 
     /// From here on the run is carried by another component.
-    Upgraded { component: Digest },
+    Upgraded {
+        component: Digest,
+    },
 
     /// The workflow returned a value. Body: the value.
     Completed,
@@ -212,7 +235,10 @@ impl PayloadType {
 /// What a run's owner wants appended. Seq and time are given inside the writing transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NewEntry {
-    Event { event: Event, body: Option<Body> },
+    Event {
+        event: Event,
+        body: Option<Body>,
+    },
     /// Becomes `HookClaimed` or `HookConflicted`, decided inside the transaction.
     OpenHook {
         call: CallNo,
@@ -252,9 +278,9 @@ impl Event {
     /// The call that this entry completes.
     pub fn completes_call(&self) -> Option<CallNo> {
         match self {
-            Self::StepCompleted { call, .. }
-            | Self::StepFailed { call, .. }
-            | Self::TimerFired { call } => Some(*call),
+            Self::StepCompleted { call, .. } | Self::StepFailed { call, .. } | Self::TimerFired { call } => {
+                Some(*call)
+            }
             _ => None,
         }
     }

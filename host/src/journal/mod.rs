@@ -15,8 +15,7 @@ mod work;
 pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
 pub use divergence::{Call, Divergence};
 pub use entry::{
-    Body, CallNo, Entry, Event, HookNo, HookSpec, Lineage, NewEntry, PayloadType, Seq, Started,
-    Timestamp,
+    Body, CallNo, Entry, Event, HookNo, HookSpec, Lineage, NewEntry, PayloadType, Seq, Started, Timestamp,
 };
 pub use options::{Backoff, Limits, StepOptions, StepOverrides};
 pub use outcome::{AttemptError, Failure, FailureKind};

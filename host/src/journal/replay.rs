@@ -14,9 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::divergence::{Call, Divergence};
-use super::entry::{
-    Body, CallNo, Entry, Event, HookNo, HookSpec, NewEntry, Seq, Started, Timestamp,
-};
+use super::entry::{Body, CallNo, Entry, Event, HookNo, HookSpec, NewEntry, Seq, Started, Timestamp};
 use super::options::StepOptions;
 use super::outcome::{Failure, FailureKind};
 use super::status::RunStatus;
@@ -182,7 +180,11 @@ impl Replay {
     }
 
     fn new(entries: Vec<Entry>, verify: bool) -> Result<Self> {
-        let Some(Entry { event: Event::Started(started), .. }) = entries.first() else {
+        let Some(Entry {
+            event: Event::Started(started),
+            ..
+        }) = entries.first()
+        else {
             let what = "the journal does not begin with a start";
             return Err(GuestError::Corrupt { seq: 0, what });
         };
@@ -396,15 +398,18 @@ impl Replay {
     ) -> Result<PromiseId> {
         let found = self.find(
             |entry| match &entry.event {
-                Event::TimerSet { length: recorded, due: set, .. } => {
-                    *recorded == length && (length.is_some() || *set == due)
-                }
+                Event::TimerSet {
+                    length: recorded,
+                    due: set,
+                    ..
+                } => *recorded == length && (length.is_some() || *set == due),
                 _ => false,
             },
             asked,
         )?;
         if let Found::New(call) = found {
-            self.new.push(NewEntry::event(Event::TimerSet { call, due, length }));
+            self.new
+                .push(NewEntry::event(Event::TimerSet { call, due, length }));
         }
         Ok(self.promise_for_call())
     }
@@ -441,7 +446,12 @@ impl Replay {
                 let generated = token.is_none();
                 let spec = spec(token).map_err(GuestError::Misuse)?;
                 let hook = self.hooks.len() as HookNo;
-                self.new.push(NewEntry::OpenHook { call, hook, spec, generated });
+                self.new.push(NewEntry::OpenHook {
+                    call,
+                    hook,
+                    spec,
+                    generated,
+                });
                 self.no_promise_for_call();
                 Ok(Opened::AfterCommit(call))
             }
@@ -526,9 +536,7 @@ impl Replay {
         }
         let token = view.token.clone();
         let found = self.find(
-            |entry| {
-                matches!(entry.event, Event::HookDisposed { call: Some(_), hook: h } if h == hook)
-            },
+            |entry| matches!(entry.event, Event::HookDisposed { call: Some(_), hook: h } if h == hook),
             || Call::DisposeHook { token },
         )?;
         if let Found::New(call) = found {
@@ -624,8 +632,7 @@ impl Replay {
         promise.abandoned = true;
         if let Awaited::Call(call) = promise.awaited {
             let uncommitted = call as usize >= self.calls.len();
-            let outstanding =
-                self.work.steps.contains_key(&call) || self.work.timers.contains_key(&call);
+            let outstanding = self.work.steps.contains_key(&call) || self.work.timers.contains_key(&call);
             if uncommitted || outstanding {
                 self.new.push(NewEntry::event(Event::Abandoned { call }));
             }
@@ -746,9 +753,11 @@ impl Replay {
         if (self.next_call as usize) < self.calls.len() {
             return Err(self.diverged(self.next_call, Some(returned())));
         }
-        let end = self.entries.iter().rev().find(|entry| {
-            matches!(entry.event, Event::Completed | Event::Failed | Event::Cancelled)
-        });
+        let end = self
+            .entries
+            .iter()
+            .rev()
+            .find(|entry| matches!(entry.event, Event::Completed | Event::Failed | Event::Cancelled));
         let same = match (end.map(|entry| (&entry.event, &entry.body)), outcome) {
             (None, _) => true,
             (Some((Event::Completed, body)), Ok(value)) => same_json(body, value),
@@ -765,11 +774,7 @@ impl Replay {
     // ---- calls ---------------------------------------------------------------------------------------
 
     /// Numbers the guest's next call and compares it with the recorded one, if there is one.
-    fn find(
-        &mut self,
-        matches: impl FnOnce(&Entry) -> bool,
-        asked: impl FnOnce() -> Call,
-    ) -> Result<Found> {
+    fn find(&mut self, matches: impl FnOnce(&Entry) -> bool, asked: impl FnOnce() -> Call) -> Result<Found> {
         let call = self.next_call;
         match self.calls.get(call as usize) {
             Some(&index) if matches(&self.entries[index]) => {
@@ -810,7 +815,9 @@ impl Replay {
                 name: step.clone(),
                 input: body(),
             },
-            Event::TimerSet { length: Some(length), .. } => Call::Sleep { length_ms: *length },
+            Event::TimerSet {
+                length: Some(length), ..
+            } => Call::Sleep { length_ms: *length },
             Event::TimerSet { due, .. } => Call::SleepUntil { at: *due },
             Event::HookClaimed { generated: true, .. } => Call::OpenHook { token: None },
             Event::HookClaimed { spec, .. } => Call::OpenHook {
@@ -890,10 +897,19 @@ fn same_json(recorded: &Option<Body>, asked: &str) -> bool {
     };
     match &body.text {
         Some(text) if **text == *asked => true,
-        Some(text) => match (serde_json::from_str::<Value>(text), serde_json::from_str::<Value>(asked)) {
+        Some(text) => match (
+            serde_json::from_str::<Value>(text),
+            serde_json::from_str::<Value>(asked),
+        ) {
             (Ok(recorded), Ok(asked)) => recorded == asked,
             _ => false,
         },
-        None => *body == Body { text: None, ..Body::new(asked) },
+        None => {
+            *body
+                == Body {
+                    text: None,
+                    ..Body::new(asked)
+                }
+        }
     }
 }

@@ -53,9 +53,7 @@ impl RunStatus {
             (None, Event::Started(_)) => Ok(Self::Pending),
             (None, _) | (Some(_), Event::Started(_)) => Err(illegal()),
             // A token can be freed after the end; nothing else may follow it.
-            (Some(ended), Event::HookDisposed { call: None, .. }) if ended.is_terminal() => {
-                Ok(ended)
-            }
+            (Some(ended), Event::HookDisposed { call: None, .. }) if ended.is_terminal() => Ok(ended),
             (Some(ended), _) if ended.is_terminal() => Err(illegal()),
             (Some(_), Event::Completed) => Ok(Self::Completed),
             (Some(_), Event::Failed) => Ok(Self::Failed),
@@ -102,7 +100,9 @@ impl std::fmt::Display for RunStatus {
 
 /// A word that is no status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a status; use pending, running, suspended, blocked, completed, failed, cancelled or continued")]
+#[error(
+    "`{0}` is not a status; use pending, running, suspended, blocked, completed, failed, cancelled or continued"
+)]
 pub struct UnknownStatus(String);
 
 impl std::str::FromStr for RunStatus {

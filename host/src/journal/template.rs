@@ -82,13 +82,22 @@ impl Template {
                         Some(Value::Number(n)) => out.push_str(&n.to_string()),
                         Some(Value::Bool(b)) => out.push_str(if *b { "true" } else { "false" }),
                         Some(Value::Null) => {
-                            return Err(TemplateError::NotScalar { path: path(), found: "null" });
+                            return Err(TemplateError::NotScalar {
+                                path: path(),
+                                found: "null",
+                            });
                         }
                         Some(Value::Array(_)) => {
-                            return Err(TemplateError::NotScalar { path: path(), found: "an array" });
+                            return Err(TemplateError::NotScalar {
+                                path: path(),
+                                found: "an array",
+                            });
                         }
                         Some(Value::Object(_)) => {
-                            return Err(TemplateError::NotScalar { path: path(), found: "an object" });
+                            return Err(TemplateError::NotScalar {
+                                path: path(),
+                                found: "an object",
+                            });
                         }
                     }
                 }

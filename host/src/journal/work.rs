@@ -36,11 +36,7 @@ pub struct Work {
 impl Work {
     pub fn apply(&mut self, entry: &Entry) {
         match &entry.event {
-            Event::StepScheduled {
-                call,
-                step,
-                options,
-            } => {
+            Event::StepScheduled { call, step, options } => {
                 let open = OpenStep {
                     step: step.clone(),
                     options: options.clone(),

@@ -86,7 +86,13 @@ impl Sandbox {
         let workflow = indices(&self.workflows).map_err(interface)?;
         let step = indices(&self.steps).map_err(interface)?;
         let manifest = Arc::new(Manifest::parse(self.describe(&workflow, &sources).await?)?);
-        Ok(Component { digest, manifest, workflow, step, sources })
+        Ok(Component {
+            digest,
+            manifest,
+            workflow,
+            step,
+            sources,
+        })
     }
 
     async fn describe(&self, pre: &WorkflowPre<Guest>, sources: &Sources) -> Result<String, LoadError> {
@@ -176,7 +182,10 @@ impl Sandbox {
 fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     let aside = path.with_extension(format!("{}.tmp", std::process::id()));
     std::fs::write(&aside, code)?;
     std::fs::rename(&aside, path)

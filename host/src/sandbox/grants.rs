@@ -79,7 +79,17 @@ mod tests {
         assert!(!grant.covers("api.example.com.evil.test", 443));
         let six: HttpGrant = "[::1]:80".parse().unwrap();
         assert!(six.covers("[::1]", 80));
-        for bad in ["", "host", ":80", "host:", "host:0", "host:70000", "http://host:80", "a b:1", "*:1"] {
+        for bad in [
+            "",
+            "host",
+            ":80",
+            "host:",
+            "host:0",
+            "host:70000",
+            "http://host:80",
+            "a b:1",
+            "*:1",
+        ] {
             assert!(bad.parse::<HttpGrant>().is_err(), "{bad}");
         }
     }

@@ -160,12 +160,20 @@ impl Manifest {
             let name = checked_name("step", &step.name)?;
             let key = template("step", &name, step.options.key.as_deref())?;
             let options = step.options;
-            let manifest = StepManifest { name: name.clone(), options, key };
+            let manifest = StepManifest {
+                name: name.clone(),
+                options,
+                key,
+            };
             if steps.insert(name.clone(), manifest).is_some() {
                 return Err(ManifestError::Twice { what: "step", name });
             }
         }
-        Ok(Self { workflows, steps, json })
+        Ok(Self {
+            workflows,
+            steps,
+            json,
+        })
     }
 }
 
@@ -177,7 +185,11 @@ impl WorkflowManifest {
                 Ok(schema) => Ok(Some(schema)),
                 Err(error) => {
                     let workflow = raw.name.clone();
-                    Err(ManifestError::Schema { workflow, what, error })
+                    Err(ManifestError::Schema {
+                        workflow,
+                        what,
+                        error,
+                    })
                 }
             },
         };
@@ -212,11 +224,7 @@ pub enum TokenError {
     Name(#[from] NameError),
 }
 
-fn template(
-    what: &'static str,
-    name: &str,
-    text: Option<&str>,
-) -> Result<Option<Template>, ManifestError> {
+fn template(what: &'static str, name: &str, text: Option<&str>) -> Result<Option<Template>, ManifestError> {
     let parsed = text.map(Template::parse).transpose();
     parsed.map_err(|error| ManifestError::Template {
         what,
@@ -229,9 +237,7 @@ fn checked_name(what: &'static str, name: &str) -> Result<String, ManifestError>
     let error = match name {
         "" => "a name is needed",
         name if name.len() > 128 => "at most 128 bytes",
-        name if name.chars().any(|c| c.is_control() || c == '/') => {
-            "no control characters, no slashes"
-        }
+        name if name.chars().any(|c| c.is_control() || c == '/') => "no control characters, no slashes",
         name => return Ok(name.to_owned()),
     };
     let (name, error) = (name.chars().take(80).collect(), error.to_owned());

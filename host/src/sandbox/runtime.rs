@@ -109,7 +109,11 @@ fn deterministic(config: &SandboxConfig) -> Config {
     let dirty_pages_known = PoolingAllocationConfig::is_pagemap_scan_available();
     pool.linear_memory_keep_resident(if dirty_pages_known { 2 << 20 } else { 128 << 10 });
     pool.table_keep_resident(16 << 10);
-    pool.pagemap_scan(if dirty_pages_known { Enabled::Yes } else { Enabled::No });
+    pool.pagemap_scan(if dirty_pages_known {
+        Enabled::Yes
+    } else {
+        Enabled::No
+    });
 
     let mut wasmtime = Config::new();
     wasmtime.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));

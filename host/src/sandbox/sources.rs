@@ -73,7 +73,10 @@ impl Lookup<'_> {
                 (Some(file), Some(line)) => Some(format!("{file}:{line}")),
                 (file, _) => file.map(str::to_owned),
             });
-            all.push(Located { function: function.map(Into::into), place });
+            all.push(Located {
+                function: function.map(Into::into),
+                place,
+            });
         }
         all
     }
@@ -83,8 +86,14 @@ fn modules(component: &[u8]) -> wasmparser::Result<Vec<Module>> {
     let mut modules: Vec<Module> = Vec::new();
     for payload in Parser::new(0).parse_all(component) {
         match payload? {
-            Payload::ModuleSection { unchecked_range: range, .. } => {
-                modules.push(Module { range, ..Module::default() });
+            Payload::ModuleSection {
+                unchecked_range: range,
+                ..
+            } => {
+                modules.push(Module {
+                    range,
+                    ..Module::default()
+                });
             }
             Payload::CodeSectionStart { range, .. } => {
                 if let Some(module) = modules.last_mut() {

@@ -51,14 +51,18 @@ impl Sandbox {
             store.set_fuel(limits.step_fuel)?;
             let instance = component.step.instantiate_async(&mut store).await?;
             let guest = instance.onemark_workflow_guest();
-            guest.call_run_step(&mut store, &request.step, &request.input.to_string()).await
+            guest
+                .call_run_step(&mut store, &request.step, &request.input.to_string())
+                .await
         };
         match tokio::time::timeout(request.timeout, returned).await {
             Err(_) => AttemptEnd::TimedOut,
             Ok(Ok(outcome)) => AttemptEnd::Returned(outcome),
-            Ok(Err(error)) => {
-                AttemptEnd::Trapped(Trap::from_error(&error, store.data_mut().panic.take(), &component.sources))
-            }
+            Ok(Err(error)) => AttemptEnd::Trapped(Trap::from_error(
+                &error,
+                store.data_mut().panic.take(),
+                &component.sources,
+            )),
         }
     }
 }

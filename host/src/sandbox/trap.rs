@@ -96,7 +96,10 @@ fn located(backtrace: &WasmBacktrace, sources: &Sources) -> Vec<(String, Option<
     let mut all = Vec::new();
     for frame in backtrace.frames() {
         let name = demangled(frame.func_name().unwrap_or("<unknown>"));
-        let symbols = frame.module_offset().map(|position| lookup.at(position)).unwrap_or_default();
+        let symbols = frame
+            .module_offset()
+            .map(|position| lookup.at(position))
+            .unwrap_or_default();
         if symbols.is_empty() {
             all.push((name.clone(), None));
         }
@@ -113,7 +116,15 @@ fn demangled(name: &str) -> String {
 
 /// Paths of a guest's own sources, as against those of its libraries and language.
 fn is_own(place: &str) -> bool {
-    ["/rustc/", "/library/", "/.cargo/", "/registry/src/", "wasisdk://", "guest-sdk/", "onemark-sdk"]
-        .iter()
-        .all(|foreign| !place.contains(foreign))
+    [
+        "/rustc/",
+        "/library/",
+        "/.cargo/",
+        "/registry/src/",
+        "wasisdk://",
+        "guest-sdk/",
+        "onemark-sdk",
+    ]
+    .iter()
+    .all(|foreign| !place.contains(foreign))
 }

@@ -35,7 +35,10 @@ pub enum WorkflowEnd {
     Diverged(Box<Divergence>),
     Trapped(Trap),
     /// The journal contradicts itself.
-    Corrupt { seq: Seq, what: &'static str },
+    Corrupt {
+        seq: Seq,
+        what: &'static str,
+    },
     /// The guest goes on where a journal that is only verified ends.
     EndOfJournal,
     /// The owner ended it.

@@ -32,7 +32,11 @@ async fn changing() -> WorkflowResult<u64> {
             sum += one(1).await?;
         }
         other => {
-            sum += if other == "renamed" { two(1).await? } else { one(1).await? };
+            sum += if other == "renamed" {
+                two(1).await?
+            } else {
+                one(1).await?
+            };
             if other == "added" {
                 sum += one(7).await?;
             }

@@ -7,7 +7,10 @@ async fn forbidden(what: String) -> WorkflowResult<String> {
     Ok(match what.as_str() {
         "socket" => format!("{:?}", std::net::TcpStream::connect("127.0.0.1:1").err()),
         "file" => format!("{:?}", std::fs::read("/etc/hostname").err()),
-        "lookup" => format!("{:?}", std::net::ToSocketAddrs::to_socket_addrs("localhost:1").err()),
+        "lookup" => format!(
+            "{:?}",
+            std::net::ToSocketAddrs::to_socket_addrs("localhost:1").err()
+        ),
         "udp" => format!("{:?}", std::net::UdpSocket::bind("127.0.0.1:0").err()),
         "env" => format!("{:?}", std::env::vars().count()),
         "thread_sleep" => {
@@ -18,7 +21,10 @@ async fn forbidden(what: String) -> WorkflowResult<String> {
         "http" => {
             let sent = wstd::runtime::block_on(async {
                 let request = wstd::http::Request::get("http://127.0.0.1:1/").body(wstd::http::Body::empty());
-                wstd::http::Client::new().send(request.map_err(|e| e.to_string())?).await.map_err(|e| e.to_string())?;
+                wstd::http::Client::new()
+                    .send(request.map_err(|e| e.to_string())?)
+                    .await
+                    .map_err(|e| e.to_string())?;
                 Ok::<_, String>(())
             });
             format!("{sent:?}")

@@ -105,7 +105,11 @@ async fn handles_trouble(kind: String, retries: u32) -> WorkflowResult<String> {
                 Some(Trouble::Later) => "later".into(),
                 None => "none".into(),
             };
-            Ok(format!("{} after {}: {error}", failure.kind, failure.attempts.unwrap_or(0)))
+            Ok(format!(
+                "{} after {}: {error}",
+                failure.kind,
+                failure.attempts.unwrap_or(0)
+            ))
         }
     }
 }
@@ -161,7 +165,12 @@ fn deep(n: u64) -> u64 {
 async fn misbehaves(how: String, timeout_ms: u64) -> WorkflowResult<String> {
     match misbehave(how).timeout(Duration::from_millis(timeout_ms)).await {
         Ok(value) => Ok(value),
-        Err(failure) => Ok(format!("{} after {}: {}", failure.kind, failure.attempts.unwrap_or(0), failure.message)),
+        Err(failure) => Ok(format!(
+            "{} after {}: {}",
+            failure.kind,
+            failure.attempts.unwrap_or(0),
+            failure.message
+        )),
     }
 }
 

@@ -34,17 +34,13 @@ impl WorkflowGuest {
 impl Host for Guest {}
 
 impl HostHook for Guest {
-    async fn open(
-        &mut self,
-        token: Option<String>,
-        options: String,
-    ) -> wasmtime::Result<Resource<OpenHook>> {
+    async fn open(&mut self, token: Option<String>, options: String) -> wasmtime::Result<Resource<OpenHook>> {
         let workflow = self.workflow("hook.open")?;
         let token = token.map(HookToken::new).transpose();
         let token = token.map_err(|error| Refused(error.to_string()))?;
         let spec = |token: Option<HookToken>| -> Result<HookSpec, String> {
-            let options: HookOptions = serde_json::from_str(&options)
-                .map_err(|error| format!("the options of a hook: {error}"))?;
+            let options: HookOptions =
+                serde_json::from_str(&options).map_err(|error| format!("the options of a hook: {error}"))?;
             let token = match token {
                 Some(token) => token,
                 None => generated().map_err(|error| error.to_string())?,

@@ -13,10 +13,7 @@ impl HostPromise for Guest {
         Ok(promise.rep())
     }
 
-    fn take(
-        &mut self,
-        promise: Resource<PromiseHandle>,
-    ) -> wasmtime::Result<Result<String, String>> {
+    fn take(&mut self, promise: Resource<PromiseHandle>) -> wasmtime::Result<Result<String, String>> {
         let replay = &mut self.workflow("promise.take")?.replay;
         let outcome = replay.take(promise.rep())?;
         Ok(outcome
