@@ -1,5 +1,7 @@
 //! One binary for all tests: they share components, which are built once.
 
+#![allow(clippy::unwrap_used, reason = "a test that unwraps what is not there has failed")]
+
 mod api;
 mod cli;
 mod crash;

@@ -8,7 +8,7 @@ use super::Engine;
 use super::error::{Error, Result};
 use super::request::RunResult;
 use crate::ids::{Digest, RunId};
-use crate::journal::{Entry, Event, Seq};
+use crate::journal::{Body, Entry, Event, Seq};
 use crate::store::{HookInfo, RunFilter, RunInfo, Upgraded};
 
 impl Engine {
@@ -86,7 +86,7 @@ impl Engine {
         let from = info.entries.saturating_sub(hooks + 1);
         let entries = self.journal(&info.id, from, usize::try_from(hooks + 1).unwrap_or(usize::MAX));
         let end = entries.await?.into_iter().rev().find_map(|entry| {
-            let body = entry.body.as_ref().map(|body| body.text_or_null());
+            let body = entry.body.as_ref().map(Body::text_or_null);
             let value = body.and_then(|text| serde_json::from_str(text).ok());
             match entry.event {
                 Event::Completed => Some((value, None)),

@@ -51,7 +51,7 @@ async fn changing() -> WorkflowResult<u64> {
     if variant() == "waits" {
         sleep(Duration::from_secs(3600)).await?;
     }
-    if let Some(mut hook) = start_hook::<u64>().ok() {
+    if let Ok(mut hook) = start_hook::<u64>() {
         sum += hook.next().await?.unwrap_or(0);
     }
     Ok(if variant() == "output" { sum + 1 } else { sum })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http_body_util::BodyExt as _;
+use http_body_util::BodyExt;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks, default_send_request};
 
 use crate::sandbox::grants::HttpGrant;
@@ -45,7 +45,7 @@ impl WasiHttpHooks for HttpEgress {
             checked?;
             let (response, transfer) = default_send_request(request, options).await?;
             Ok((
-                response.map(|body| body.boxed_unsync()),
+                response.map(BodyExt::boxed_unsync),
                 Box::new(transfer) as Transfer,
             ))
         })
