@@ -232,10 +232,11 @@ async fn starts(plan: &Plan) -> Result<Vec<Figure>> {
     let rows = lab.rows()?;
     let began = Instant::now();
     let (runs, acked) = server.load(clients, total, start, run_id).await?;
+    lab.engine.idle().await;
+    let done = began.elapsed().as_secs_f64();
     for run in &runs {
         lab.completed(run).await?;
     }
-    let done = began.elapsed().as_secs_f64();
     let rows = (lab.rows()? - rows) as f64 / total as f64;
     let row = 1.0 / mean(before, bare::rows_per_second(lab.folder())?);
     let http = http / total as f64 * cores();

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Engine;
 use super::activation::{Activation, Stop, WRITE_RETRY, save};
 use super::error::Error;
-use super::registry::Signal;
+use super::registry::{Due, Left, Place, Signal};
 use super::request::DivergenceReport;
 use crate::ids::RunId;
 use crate::journal::{Body, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp};
@@ -23,30 +23,26 @@ enum Next {
 }
 
 /// Frees the run's place in the registry also when its activation dies of a fault of this host.
-struct Place<'a> {
+struct Held<'a> {
     engine: &'a Engine,
     run: &'a RunId,
     left: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if !self.left {
-            self.engine.0.registry.drop_slot(self.run);
+        if !self.left
+            && let Some(next) = self.engine.0.registry.drop_slot(self.run)
+        {
+            self.engine.begin(next);
         }
     }
 }
 
 /// Carries one run on until it rests.
-///
-/// `loaded` is what its journal holds at least, where that is known: of a new run, entry 0. What others wrote
-/// since then comes with the first commit.
-pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>, mut loaded: Option<Loaded>) {
-    let mut place = Place {
-        engine: &engine,
-        run: &run,
-        left: false,
-    };
+pub async fn carry_on(engine: Engine, place: Place) {
+    let Place { due: Due { run, mut loaded }, signal } = place;
+    let mut held = Held { engine: &engine, run: &run, left: false };
     loop {
         let next = match activate(&engine, &run, &signal, loaded.take()).await {
             Ok(next) => next,
@@ -57,6 +53,11 @@ pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>, mut loade
                     StoreError::Corrupt { .. } => {
                         let message = error.to_string();
                         block(&engine, &run, BlockReason::CorruptJournal, message, json!(null)).await;
+                        Next::Rest { wake_at: None }
+                    }
+                    StoreError::Invalid(_) => {
+                        let message = format!("a fault of this host, please report it: {error}");
+                        block(&engine, &run, BlockReason::HostFault, message, json!(null)).await;
                         Next::Rest { wake_at: None }
                     }
                     error if error.may_retry() => {
@@ -70,8 +71,11 @@ pub async fn carry_on(engine: Engine, run: RunId, signal: Arc<Signal>, mut loade
         match next {
             Next::Again => {}
             Next::Rest { wake_at } => {
-                if engine.0.registry.leave(&run, wake_at) {
-                    place.left = true;
+                if let Left::Gone(next) = engine.0.registry.leave(&run, wake_at) {
+                    held.left = true;
+                    if let Some(next) = next {
+                        engine.begin(next);
+                    }
                     return;
                 }
             }

@@ -1,6 +1,6 @@
 //! Which runs are active in this process, and who must be told when one changes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -10,6 +10,13 @@ use tokio::task::AbortHandle;
 
 use crate::ids::RunId;
 use crate::journal::Timestamp;
+use crate::store::Loaded;
+
+/// Runs that wait for room in memory; more of them wait in the store.
+const MAX_WAITING: usize = 10_000;
+
+/// Fewer watchers are not worth tidying.
+const MIN_TIDY: usize = 64;
 
 /// Runs with an activation, and watchers of runs. One entry a run: a run is never carried on twice at once.
 pub struct Registry {
@@ -23,11 +30,30 @@ pub struct Registry {
 struct Active {
     runs: HashMap<RunId, Slot>,
     watchers: HashMap<RunId, watch::Sender<()>>,
-    /// A run was due and found no room: the scheduler must look for it when there is room again.
-    backlog: bool,
+    /// At this many watchers those that nobody listens to are forgotten.
+    tidy_at: usize,
+    /// Due, and without room; first come, first served.
+    waiting: VecDeque<Due>,
+    /// The runs in `waiting`.
+    queued: HashSet<RunId>,
+    /// More runs are due than `waiting` holds: the scheduler must look for them when it has emptied.
+    overflow: bool,
     /// The soonest wake of a run that left the process since the scheduler last looked.
     next_wake: Option<Timestamp>,
     shut_down: bool,
+}
+
+/// A run that has something to do.
+pub struct Due {
+    pub run: RunId,
+    /// What its journal holds at least, where that is known.
+    pub loaded: Option<Loaded>,
+}
+
+/// A place for an activation, taken.
+pub struct Place {
+    pub due: Due,
+    pub signal: Arc<Signal>,
 }
 
 struct Slot {
@@ -81,14 +107,36 @@ impl Signal {
     }
 }
 
-/// What waking a run came to.
-pub enum Woken {
-    /// Its activation was told.
-    Told,
-    /// An activation must be spawned with this signal; its place is taken.
-    Spawn(Arc<Signal>),
-    /// There is no room; the scheduler comes back to it.
-    Later,
+/// What became of an activation that wanted to end.
+pub enum Left {
+    /// There is news that it has not taken in: it must go on.
+    Stay,
+    /// Its place is free, or taken by a run that waited for it.
+    Gone(Option<Place>),
+}
+
+impl Active {
+    fn take_place(&mut self, due: Due) -> Place {
+        let signal = Arc::new(Signal::default());
+        let slot = Slot { signal: signal.clone(), task: None, idle_since: None };
+        self.runs.insert(due.run.clone(), slot);
+        Place { due, signal }
+    }
+
+    /// The next that waits, now that there is room.
+    fn next(&mut self) -> Option<Place> {
+        let due = self.waiting.pop_front()?;
+        self.queued.remove(&due.run);
+        Some(self.take_place(due))
+    }
+
+    /// The longest idle is asked to make room.
+    fn evict_one(&self) {
+        let idle = self.runs.values().filter_map(|slot| Some((slot.idle_since?, &slot.signal)));
+        if let Some((_, signal)) = idle.min_by_key(|(since, _)| *since) {
+            signal.evict.notify_one();
+        }
+    }
 }
 
 impl Registry {
@@ -104,36 +152,40 @@ impl Registry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is news for this run.
-    pub fn wake(&self, run: &RunId) -> Woken {
+    /// There is news for this run: its activation is told, or it gets a place, now or when one is free.
+    pub fn wake(&self, due: Due) -> Option<Place> {
         let mut active = self.lock();
-        if let Some(slot) = active.runs.get(run) {
+        if let Some(slot) = active.runs.get(&due.run) {
             slot.signal.tell();
-            return Woken::Told;
+            return None;
         }
-        if active.shut_down {
-            return Woken::Later;
+        self.place(&mut active, due)
+    }
+
+    /// As [`Registry::wake`], for runs found in the store: an activation that there is knows by itself.
+    pub fn find(&self, due: Due) -> Option<Place> {
+        let mut active = self.lock();
+        match active.runs.contains_key(&due.run) {
+            true => None,
+            false => self.place(&mut active, due),
         }
-        if active.runs.len() >= self.max_resident {
-            active.backlog = true;
-            // The longest idle makes room.
-            let idle = active
-                .runs
-                .values()
-                .filter_map(|s| Some((s.idle_since?, &s.signal)));
-            if let Some((_, signal)) = idle.min_by_key(|(since, _)| *since) {
-                signal.evict.notify_one();
-            }
-            return Woken::Later;
+    }
+
+    fn place(&self, active: &mut Active, due: Due) -> Option<Place> {
+        if active.shut_down || active.queued.contains(&due.run) {
+            return None;
         }
-        let signal = Arc::new(Signal::default());
-        let slot = Slot {
-            signal: signal.clone(),
-            task: None,
-            idle_since: None,
-        };
-        active.runs.insert(run.clone(), slot);
-        Woken::Spawn(signal)
+        if active.runs.len() < self.max_resident {
+            return Some(active.take_place(due));
+        }
+        if active.waiting.len() < MAX_WAITING {
+            active.queued.insert(due.run.clone());
+            active.waiting.push_back(due);
+        } else {
+            active.overflow = true;
+        }
+        active.evict_one();
+        None
     }
 
     /// The task that carries the run on, so that it can be ended.
@@ -149,7 +201,7 @@ impl Registry {
     /// The guest waits with nothing to do, or has something to do again.
     pub fn set_idle(&self, run: &RunId, idle: bool) {
         let mut active = self.lock();
-        let wanted = idle && active.backlog;
+        let wanted = idle && !active.waiting.is_empty();
         if let Some(slot) = active.runs.get_mut(run) {
             slot.idle_since = idle.then(Instant::now);
             // A run that found no room waits for this place.
@@ -159,38 +211,48 @@ impl Registry {
         }
     }
 
-    /// The activation ends, unless there is news that it has not taken in: then it must go on, and this is
-    /// false.
-    pub fn leave(&self, run: &RunId, wake_at: Option<Timestamp>) -> bool {
+    /// The activation wants to end and leave its place to whoever waits. `wake_at` is when its run becomes due
+    /// by itself.
+    pub fn leave(&self, run: &RunId, wake_at: Option<Timestamp>) -> Left {
         let mut active = self.lock();
         if active.runs.get(run).is_some_and(|slot| slot.signal.has_news()) {
-            return false;
+            return Left::Stay;
         }
-        active.runs.remove(run);
         if let Some(at) = wake_at {
             active.next_wake = Some(active.next_wake.map_or(at, |next| next.min(at)));
-        }
-        if wake_at.is_some() || active.backlog {
             self.scheduler.notify_one();
         }
-        true
+        Left::Gone(self.vacate(&mut active, run))
     }
 
     /// Gives up the place of an activation that died; its run goes on at the next start.
-    pub fn drop_slot(&self, run: &RunId) {
-        self.lock().runs.remove(run);
+    pub fn drop_slot(&self, run: &RunId) -> Option<Place> {
+        self.vacate(&mut self.lock(), run)
     }
 
-    /// What the scheduler must take into account since it last asked: runs that found no room, and the
-    /// soonest wake of those that left.
+    fn vacate(&self, active: &mut Active, run: &RunId) -> Option<Place> {
+        active.runs.remove(run);
+        let next = if active.shut_down { None } else { active.next() };
+        if active.overflow && active.waiting.len() < MAX_WAITING / 2 {
+            self.scheduler.notify_one();
+        }
+        next
+    }
+
+    /// What the scheduler must take into account since it last asked: whether more is due than waits here, and
+    /// the soonest wake of the runs that left.
     pub fn take_news(&self) -> (bool, Option<Timestamp>) {
         let mut active = self.lock();
-        (std::mem::take(&mut active.backlog), active.next_wake.take())
+        let look = active.overflow && active.waiting.len() < MAX_WAITING / 2;
+        if look {
+            active.overflow = false;
+        }
+        (look, active.next_wake.take())
     }
 
-    /// Activations that may still be added.
-    pub fn room(&self) -> usize {
-        self.max_resident.saturating_sub(self.lock().runs.len())
+    /// Runs that are active or wait here, at most.
+    pub fn capacity(&self) -> usize {
+        self.max_resident + MAX_WAITING
     }
 
     /// Activations there are.
@@ -201,6 +263,11 @@ impl Registry {
     /// Hears of every change of this run's status from now on.
     pub fn watch(&self, run: &RunId) -> watch::Receiver<()> {
         let mut active = self.lock();
+        if active.watchers.len() >= active.tidy_at {
+            // Most have heard what they waited for.
+            active.watchers.retain(|_, sender| sender.receiver_count() > 0);
+            active.tidy_at = (2 * active.watchers.len()).max(MIN_TIDY);
+        }
         let sender = active.watchers.entry(run.clone());
         sender.or_insert_with(|| watch::Sender::new(())).subscribe()
     }
@@ -214,13 +281,6 @@ impl Registry {
                 active.watchers.remove(run);
             }
         }
-    }
-
-    /// Forgets watchers that nobody listens to any more.
-    pub fn tidy_watchers(&self) {
-        self.lock()
-            .watchers
-            .retain(|_, sender| sender.receiver_count() > 0);
     }
 
     pub async fn shutdown(&self) {

@@ -6,13 +6,10 @@ use std::time::Duration;
 
 use super::Engine;
 use super::carry_on::carry_on;
-use super::registry::Woken;
+use super::registry::{Due, Place};
 use crate::ids::RunId;
 use crate::journal::Timestamp;
 use crate::store::{Loaded, StoreError};
-
-/// Due runs fetched at once.
-const BATCH: usize = 256;
 
 /// How soon to try again when the store could not be read.
 const RETRY: Duration = Duration::from_millis(200);
@@ -23,18 +20,19 @@ impl Engine {
         self.wake_with(run, None);
     }
 
-    /// As [`Engine::wake`], for a caller that knows what the journal holds at least. False when there is no
-    /// room; the scheduler comes back to the run.
-    pub(super) fn wake_with(&self, run: &RunId, loaded: Option<Loaded>) -> bool {
-        match self.0.registry.wake(run) {
-            Woken::Spawn(signal) => {
-                let task = tokio::spawn(carry_on(self.clone(), run.clone(), signal, loaded));
-                self.0.registry.spawned(run, task.abort_handle());
-                true
-            }
-            Woken::Told => true,
-            Woken::Later => false,
+    /// As [`Engine::wake`], for a caller that knows what the journal holds at least.
+    pub(super) fn wake_with(&self, run: &RunId, loaded: Option<Loaded>) {
+        let due = Due { run: run.clone(), loaded };
+        if let Some(place) = self.0.registry.wake(due) {
+            self.begin(place);
         }
+    }
+
+    /// Begins an activation in a place that was taken for it.
+    pub(super) fn begin(&self, place: Place) {
+        let run = place.due.run.clone();
+        let task = tokio::spawn(carry_on(self.clone(), place));
+        self.0.registry.spawned(&run, task.abort_handle());
     }
 
     /// Keeps the first error after which nothing can be written any more.
@@ -72,7 +70,6 @@ async fn run(engine: Engine) {
                     continue;
                 }
             }
-            inner.registry.tidy_watchers();
         }
         let deadline = async {
             match next {
@@ -84,21 +81,22 @@ async fn run(engine: Engine) {
             () = inner.registry.scheduler.notified() => {}
             () = deadline => {}
         }
-        let (backlog, wake) = inner.registry.take_news();
+        let (more, wake) = inner.registry.take_news();
         next = [next, wake].into_iter().flatten().min();
-        look = backlog || next.is_some_and(|at| at <= inner.clock.now());
+        look = more || next.is_some_and(|at| at <= inner.clock.now());
     }
 }
 
-/// Wakes what is due as far as there is room; says when to look again.
+/// Takes in what is due, as much as there is room for; says when the next run becomes due.
 async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
     let inner = &engine.0;
     let now = inner.clock.now();
-    // Runs that are active are due too, so that many more are asked for.
-    let active = inner.config.max_resident - inner.registry.room().min(inner.config.max_resident);
-    for run in inner.store.due(now, active + BATCH).await? {
-        if !engine.wake_with(&run, None) {
-            break;
+    // Runs that are active or wait for room are due as well. One more than there is room for tells the
+    // registry that there are more.
+    let limit = inner.registry.capacity() + 1;
+    for run in inner.store.due(now, limit).await? {
+        if let Some(place) = inner.registry.find(Due { run, loaded: None }) {
+            engine.begin(place);
         }
     }
     inner.store.next_due(now).await

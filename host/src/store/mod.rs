@@ -233,6 +233,8 @@ pub enum BlockReason {
     CorruptJournal,
     /// The component cannot be loaded.
     Component,
+    /// The host asked its store for what breaks a rule.
+    HostFault,
 }
 
 /// A run as lists and lookups show it.

@@ -10,10 +10,12 @@
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use hashlink::LruCache;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::{Failure, ends_batch};
@@ -23,6 +25,9 @@ use crate::store::{Result, StoreError};
 
 /// Requests that wait at most; beyond that callers wait to send.
 const QUEUE: usize = 1024;
+
+/// How long the writer looks for the next request before it sleeps.
+const LINGER: Duration = Duration::from_micros(60);
 
 /// Runs whose heads are remembered: some 200 bytes each.
 const HEADS: usize = 16 * 1024;
@@ -160,7 +165,7 @@ struct Thread {
 impl Thread {
     fn run(mut self) {
         let mut batch = Vec::new();
-        while self.queue.blocking_recv_many(&mut batch, QUEUE) > 0 {
+        while self.receive(&mut batch) {
             let failed = self.transact(&mut batch).err();
             if let Some(error @ StoreError::Fatal(_)) = &failed {
                 self.stop(error);
@@ -174,11 +179,38 @@ impl Thread {
         }
     }
 
+    /// Takes everything that waits; false once nobody can send any more.
+    fn receive(&mut self, batch: &mut Vec<Box<dyn Request>>) -> bool {
+        // Whoever was just answered often asks again at once. To sleep and be woken costs more than to look
+        // for a moment; others that want this core get it.
+        let lingered = Instant::now();
+        while lingered.elapsed() < LINGER {
+            match self.queue.try_recv() {
+                Ok(request) => {
+                    batch.push(request);
+                    while batch.len() < QUEUE
+                        && let Ok(request) = self.queue.try_recv()
+                    {
+                        batch.push(request);
+                    }
+                    return true;
+                }
+                Err(TryRecvError::Empty) => std::thread::yield_now(),
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        self.queue.blocking_recv_many(batch, QUEUE) > 0
+    }
+
     /// Applies a batch in one transaction. On an error nothing of it is written, or, if it is fatal, nobody
     /// knows.
     fn transact(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
         let before = self.writing.conn.total_changes();
-        let outcome = self.apply(batch).and_then(|()| self.execute("COMMIT"));
+        let outcome = self.apply(batch).and_then(|()| match self.writing.conn.is_autocommit() {
+            // The only request broke a rule.
+            true => Ok(()),
+            false => self.execute("COMMIT"),
+        });
         if outcome.is_err() {
             self.forget();
             // Some errors have rolled back already.
@@ -198,6 +230,15 @@ impl Thread {
     fn apply(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
         // Immediate: a transaction that begins reading may find that it cannot write any more.
         self.execute("BEGIN IMMEDIATE")?;
+        if let [request] = batch {
+            return match request.apply(&mut self.writing) {
+                Err(error) if !ends_batch(&error) => {
+                    self.forget();
+                    self.execute("ROLLBACK")
+                }
+                applied => applied,
+            };
+        }
         for request in batch {
             self.execute("SAVEPOINT request")?;
             if let Err(error) = request.apply(&mut self.writing) {
