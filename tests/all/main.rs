@@ -1,6 +1,9 @@
 //! One binary for all tests: they share components, which are built once.
 
-#![allow(clippy::unwrap_used, reason = "a test that unwraps what is not there has failed")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that unwraps what is not there has failed"
+)]
 
 mod api;
 mod cli;

@@ -135,13 +135,14 @@ on_each_store! {
         start(store, "r", vec![spec("t", 0)], 1).await;
         let mut delivery = deliver("t", "1", 2);
         delivery.key = Some(key("k"));
-        let Delivered::Accepted { receipt, again: false } =
+        let Delivered::Accepted { receipt, entry: Some(_) } =
             store.deliver(delivery.clone()).await.unwrap() else { panic!() };
         assert_eq!((receipt.run_id.as_str(), receipt.seq), ("r", 1));
         end(store, "r", fence).await;
         let again = store.deliver(delivery.clone()).await.unwrap();
-        assert_eq!(again, Delivered::Accepted { receipt, again: true });
+        assert_eq!(again, Delivered::Accepted { receipt, entry: None });
         delivery.payload = Body::new("2");
+        delivery.request = delivery.payload.digest;
         assert_eq!(store.deliver(delivery).await.unwrap(), Delivered::KeyConflict);
         let ended = store.deliver(deliver("t", "1", 3)).await.unwrap();
         let Delivered::Ended { owner } = ended else { panic!("{ended:?}") };

@@ -75,6 +75,7 @@ pub fn deliver(name: &str, payload: &str, now: Timestamp) -> Delivery {
     Delivery {
         token: token(name),
         payload: Body::new(payload),
+        request: Digest::of(payload),
         key: None,
         hook: None,
         now,

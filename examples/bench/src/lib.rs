@@ -37,6 +37,13 @@ async fn one_step_keyed(id: String) -> WorkflowResult<u64> {
     Ok(nothing(0).await?)
 }
 
+/// Says that it has begun, so that whoever measures hears it.
+#[step]
+async fn announce(n: u64) -> Result<u64, StepFailed> {
+    log::info!("step {n}");
+    Ok(n)
+}
+
 /// A step for each payload, until one says 0.
 #[workflow]
 async fn relay() -> WorkflowResult<u64> {
@@ -47,7 +54,7 @@ async fn relay() -> WorkflowResult<u64> {
             break;
         }
         count += 1;
-        nothing(payload).await?;
+        announce(payload).await?;
     }
     Ok(count)
 }

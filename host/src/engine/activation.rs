@@ -167,12 +167,12 @@ impl Activation {
         }
         while replay.seen() == before {
             let news = self.fire_timers(replay) | self.collect(replay);
+            self.promote_delayed();
+            let permit = self.begin_attempts();
             if news {
                 self.save(replay, None).await?;
                 return Ok(());
             }
-            self.promote_delayed();
-            let permit = self.begin_attempts();
             if self.attempts_begun() == 0 && self.ready.is_empty() {
                 self.rest(replay).await?;
             } else {
@@ -427,6 +427,8 @@ impl Activation {
             Some(ended) = self.attempts.join_next() => {
                 if self.ended(ended, replay) {
                     self.collect(replay);
+                    // Others take the places of those that ended while these are saved.
+                    self.begin_attempts();
                     self.save(replay, None).await?;
                 }
             }
@@ -452,6 +454,16 @@ impl Activation {
     /// Entries that others wrote.
     async fn fetch(&mut self, replay: &mut Replay) -> Outcome<()> {
         self.signal.take_in();
+        if let Some(entries) = self.signal.entries() {
+            let new: Vec<_> = entries
+                .into_iter()
+                .filter(|entry| entry.seq > replay.seen())
+                .collect();
+            let mut expected = replay.seen() + 1..;
+            if new.iter().all(|entry| expected.next() == Some(entry.seq)) {
+                return self.apply(replay, new);
+            }
+        }
         let loaded = self.engine.0.store.load(&self.run, replay.seen() + 1).await;
         let Some(loaded) = loaded.map_err(Stop::Store)? else {
             return Err(Stop::Reload);

@@ -56,7 +56,7 @@ impl Engine {
             .inspect_err(|e| self.note_failure(e))?
         {
             Admission::Started { run } => {
-                self.wake_with(&run, Some(loaded));
+                self.wake_new(&run, loaded);
                 Ok(StartReceipt {
                     run_id: run,
                     started: true,

@@ -41,8 +41,15 @@ impl Drop for Held<'_> {
 
 /// Carries one run on until it rests.
 pub async fn carry_on(engine: Engine, place: Place) {
-    let Place { due: Due { run, mut loaded }, signal } = place;
-    let mut held = Held { engine: &engine, run: &run, left: false };
+    let Place {
+        due: Due { run, mut loaded },
+        signal,
+    } = place;
+    let mut held = Held {
+        engine: &engine,
+        run: &run,
+        left: false,
+    };
     loop {
         let next = match activate(&engine, &run, &signal, loaded.take()).await {
             Ok(next) => next,

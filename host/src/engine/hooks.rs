@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Engine;
 use super::error::{Error, Result};
 use super::request::DeliverRequest;
-use crate::ids::HookToken;
+use crate::ids::{Digest, HookToken};
 use crate::journal::{Body, HookNo, PayloadType};
 use crate::sandbox::Schema;
 use crate::store::{Delivered, Delivery, DeliveryReceipt, Disposed, HookInfo, HookRef, HookState};
@@ -36,6 +36,7 @@ impl Engine {
             let delivery = Delivery {
                 token: request.token.clone(),
                 payload: Body::new(request.payload.clone()),
+                request: Digest::of(payload.to_string()),
                 key: request.key.clone(),
                 // What does not fit is accepted by no hook; its key may still have a receipt, of one that had
                 // the token before.
@@ -48,9 +49,9 @@ impl Engine {
             let delivered = self.0.store.deliver(delivery).await;
             let token = request.token.clone();
             match delivered.inspect_err(|error| self.note_failure(error))? {
-                Delivered::Accepted { receipt, again } => {
-                    if !again {
-                        self.wake(&receipt.run_id);
+                Delivered::Accepted { receipt, entry } => {
+                    if let Some(entry) = entry {
+                        self.wake_for(&receipt.run_id, *entry);
                     }
                     return Ok(receipt);
                 }

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use crate::ids::RunId;
-use crate::journal::Timestamp;
+use crate::journal::{Entry, Timestamp};
 use crate::store::Loaded;
 
 /// Runs that wait for room in memory; more of them wait in the store.
@@ -71,7 +71,19 @@ pub struct Signal {
     seen: AtomicU64,
     notify: Notify,
     evict: Notify,
+    told: Mutex<Told>,
 }
+
+/// Entries that others wrote, so that the activation need not read them.
+#[derive(Debug, Default)]
+struct Told {
+    entries: Vec<Entry>,
+    /// There is more than these, or was too much to keep: the journal must be read.
+    incomplete: bool,
+}
+
+/// Entries kept for an activation; of more it reads the journal.
+const MAX_TOLD: usize = 64;
 
 impl Signal {
     /// The activation is about to read the journal: what was told up to now is in there.
@@ -100,7 +112,29 @@ impl Signal {
         self.evict.notified().await;
     }
 
-    fn tell(&self) {
+    /// The entries that were told since this was last asked, in order; `None` when the journal must be read.
+    pub fn entries(&self) -> Option<Vec<Entry>> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let Told {
+            mut entries,
+            incomplete,
+        } = std::mem::take(&mut *told);
+        entries.sort_unstable_by_key(|entry| entry.seq);
+        (!incomplete).then_some(entries)
+    }
+
+    fn tell(&self, entry: Option<Entry>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        match entry {
+            Some(entry) if told.entries.len() < MAX_TOLD => told.entries.push(entry),
+            _ => {
+                *told = Told {
+                    entries: Vec::new(),
+                    incomplete: true,
+                }
+            }
+        }
+        drop(told);
         self.news.fetch_add(1, Ordering::AcqRel);
         self.notify.notify_waiters();
         self.notify.notify_one();
@@ -118,7 +152,11 @@ pub enum Left {
 impl Active {
     fn take_place(&mut self, due: Due) -> Place {
         let signal = Arc::new(Signal::default());
-        let slot = Slot { signal: signal.clone(), task: None, idle_since: None };
+        let slot = Slot {
+            signal: signal.clone(),
+            task: None,
+            idle_since: None,
+        };
         self.runs.insert(due.run.clone(), slot);
         Place { due, signal }
     }
@@ -132,7 +170,10 @@ impl Active {
 
     /// The longest idle is asked to make room.
     fn evict_one(&self) {
-        let idle = self.runs.values().filter_map(|slot| Some((slot.idle_since?, &slot.signal)));
+        let idle = self
+            .runs
+            .values()
+            .filter_map(|slot| Some((slot.idle_since?, &slot.signal)));
         if let Some((_, signal)) = idle.min_by_key(|(since, _)| *since) {
             signal.evict.notify_one();
         }
@@ -153,10 +194,11 @@ impl Registry {
     }
 
     /// There is news for this run: its activation is told, or it gets a place, now or when one is free.
-    pub fn wake(&self, due: Due) -> Option<Place> {
+    /// `entry` is the news, where it is one entry that was written.
+    pub fn wake(&self, due: Due, entry: Option<Entry>) -> Option<Place> {
         let mut active = self.lock();
         if let Some(slot) = active.runs.get(&due.run) {
-            slot.signal.tell();
+            slot.signal.tell(entry);
             return None;
         }
         self.place(&mut active, due)

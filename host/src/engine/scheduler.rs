@@ -8,7 +8,7 @@ use super::Engine;
 use super::carry_on::carry_on;
 use super::registry::{Due, Place};
 use crate::ids::RunId;
-use crate::journal::Timestamp;
+use crate::journal::{Entry, Timestamp};
 use crate::store::{Loaded, StoreError};
 
 /// How soon to try again when the store could not be read.
@@ -17,13 +17,40 @@ const RETRY: Duration = Duration::from_millis(200);
 impl Engine {
     /// There is news for this run: tells its activation, or begins one.
     pub(super) fn wake(&self, run: &RunId) {
-        self.wake_with(run, None);
+        self.wake_with(
+            Due {
+                run: run.clone(),
+                loaded: None,
+            },
+            None,
+        );
     }
 
-    /// As [`Engine::wake`], for a caller that knows what the journal holds at least.
-    pub(super) fn wake_with(&self, run: &RunId, loaded: Option<Loaded>) {
-        let due = Due { run: run.clone(), loaded };
-        if let Some(place) = self.0.registry.wake(due) {
+    /// As [`Engine::wake`], for a run that was just admitted.
+    pub(super) fn wake_new(&self, run: &RunId, loaded: Loaded) {
+        let loaded = Some(loaded);
+        self.wake_with(
+            Due {
+                run: run.clone(),
+                loaded,
+            },
+            None,
+        );
+    }
+
+    /// As [`Engine::wake`], when the news is this entry.
+    pub(super) fn wake_for(&self, run: &RunId, entry: Entry) {
+        self.wake_with(
+            Due {
+                run: run.clone(),
+                loaded: None,
+            },
+            Some(entry),
+        );
+    }
+
+    fn wake_with(&self, due: Due, entry: Option<Entry>) {
+        if let Some(place) = self.0.registry.wake(due, entry) {
             self.begin(place);
         }
     }

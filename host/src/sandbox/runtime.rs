@@ -105,7 +105,7 @@ fn deterministic(config: &SandboxConfig) -> Config {
     pool.table_elements(super::limits::MAX_TABLE_ELEMENTS);
     // Kept warm, so that a fresh instance costs no page faults for what the last one touched. Where the kernel
     // can say which pages those are, only they are wiped.
-    pool.max_unused_warm_slots(64);
+    pool.max_unused_warm_slots(16);
     let dirty_pages_known = PoolingAllocationConfig::is_pagemap_scan_available();
     pool.linear_memory_keep_resident(if dirty_pages_known { 2 << 20 } else { 128 << 10 });
     pool.table_keep_resident(16 << 10);

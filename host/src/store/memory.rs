@@ -87,7 +87,7 @@ impl Run {
     }
 
     /// Adds an entry and what follows from it in this run. On an error the entry is not there.
-    fn push(&mut self, event: Event, body: Option<Body>, now: Timestamp) -> Result<Seq> {
+    fn push(&mut self, event: Event, body: Option<Body>, now: Timestamp) -> Result<Entry> {
         let at = decide::entry_time(self.last().at, now);
         let standing = self.standing.after(&event, at)?;
         match &event {
@@ -111,8 +111,9 @@ impl Run {
             self.blocked = None;
         }
         let seq = self.last().seq + 1;
-        self.entries.push(Entry { seq, at, event, body });
-        Ok(seq)
+        let entry = Entry { seq, at, event, body };
+        self.entries.push(entry.clone());
+        Ok(entry)
     }
 
     fn info(&self) -> RunInfo {
@@ -359,11 +360,11 @@ impl State {
     }
 
     fn deliver(&mut self, delivery: Delivery) -> Result<Delivered> {
-        let request = delivery.payload.digest;
+        let request = delivery.request;
         let key = delivery.key.clone().map(|key| (delivery.token.clone(), key));
         let receipt = key.as_ref().and_then(|key| self.delivery_receipts.get(key));
         match decide::recall(receipt.cloned(), request, delivery.now) {
-            Recall::Again(receipt) => return Ok(Delivered::Accepted { receipt, again: true }),
+            Recall::Again(receipt) => return Ok(Delivered::Accepted { receipt, entry: None }),
             Recall::Conflict => return Ok(Delivered::KeyConflict),
             Recall::Fresh => {}
         }
@@ -374,10 +375,10 @@ impl State {
         };
         let index = self.index(&address.run)?;
         let event = Event::PayloadReceived { hook: address.hook };
-        let seq = self.runs[index].push(event, Some(delivery.payload), delivery.now)?;
+        let entry = self.runs[index].push(event, Some(delivery.payload), delivery.now)?;
         let receipt = DeliveryReceipt {
             run_id: address.run,
-            seq,
+            seq: entry.seq,
         };
         if let Some(key) = key {
             let answer = receipt.clone();
@@ -390,7 +391,7 @@ impl State {
         }
         Ok(Delivered::Accepted {
             receipt,
-            again: false,
+            entry: Some(Box::new(entry)),
         })
     }
 

@@ -129,6 +129,8 @@ pub struct Appended {
 pub struct Delivery {
     pub token: HookToken,
     pub payload: Body,
+    /// Over the payload's canonical form, so that "the same request again" is known however it is spelled.
+    pub request: Digest,
     pub key: Option<IdempotencyKey>,
     /// The hook that the payload was checked against; the outcome is `Moved` when the token now leads to
     /// another.
@@ -144,11 +146,11 @@ pub struct HookRef {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivered {
-    /// The payload is in the journal and the run is due. `again` when this is the receipt of an earlier
-    /// request with the same key.
+    /// The payload is in the journal and the run is due. `entry` is what was written; absent when this is the
+    /// receipt of an earlier request with the same key.
     Accepted {
         receipt: DeliveryReceipt,
-        again: bool,
+        entry: Option<Box<Entry>>,
     },
     /// Nobody holds the token and its tombstone is over.
     NotFound,

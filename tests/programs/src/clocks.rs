@@ -10,7 +10,10 @@ async fn note(text: String) -> Result<u64, StepFailed> {
     Ok(text.len() as u64)
 }
 
-#[expect(clippy::disallowed_methods, reason = "guests may ask for the time; the host answers")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "guests may ask for the time; the host answers"
+)]
 #[expect(clippy::eq_op, reason = "0/0 is a NaN made at run time")]
 fn observe(began: Instant) -> String {
     let map: HashMap<u32, u32> = (0..20).map(|n| (n, n)).collect();

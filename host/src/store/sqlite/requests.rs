@@ -136,16 +136,15 @@ fn push_one(
     event: Event,
     body: Option<Body>,
     now: Timestamp,
-) -> Result<Seq> {
+) -> Result<Entry> {
     let before = writing.existing(run)?;
     let mut head = before.clone();
-    head.push(&writing.conn, event, body, now)?;
+    let entry = head.push(&writing.conn, event, body, now)?;
     if (head.standing, head.component) != (before.standing, before.component) {
         head.update_row(&writing.conn)?;
     }
-    let seq = head.seq;
     writing.heads.insert(run.clone(), head);
-    Ok(seq)
+    Ok(entry)
 }
 
 pub fn take_over(writing: &mut Writing) -> Result<Fence> {
@@ -348,10 +347,10 @@ pub fn upgrade(writing: &mut Writing, run: &RunId, component: Digest, now: Times
 }
 
 pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {
-    let (request, at) = (delivery.payload.digest, delivery.now);
+    let (request, at) = (delivery.request, delivery.now);
     let scope = delivery.token.as_str();
     match recall(writing, scope, delivery.key.as_ref(), request, at)? {
-        Recall::Again(receipt) => return Ok(Delivered::Accepted { receipt, again: true }),
+        Recall::Again(receipt) => return Ok(Delivered::Accepted { receipt, entry: None }),
         Recall::Conflict => return Ok(Delivered::KeyConflict),
         Recall::Fresh => {}
     }
@@ -361,10 +360,10 @@ pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {
         Err(refused) => return Ok(refused),
     };
     let event = Event::PayloadReceived { hook: address.hook };
-    let seq = push_one(writing, &address.run, event, Some(delivery.payload), at)?;
+    let entry = push_one(writing, &address.run, event, Some(delivery.payload), at)?;
     let receipt = DeliveryReceipt {
         run_id: address.run,
-        seq,
+        seq: entry.seq,
     };
     if let Some(key) = &delivery.key {
         let answer = receipt.clone();
@@ -372,7 +371,7 @@ pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {
     }
     Ok(Delivered::Accepted {
         receipt,
-        again: false,
+        entry: Some(Box::new(entry)),
     })
 }
 

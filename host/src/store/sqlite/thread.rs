@@ -206,11 +206,13 @@ impl Thread {
     /// knows.
     fn transact(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
         let before = self.writing.conn.total_changes();
-        let outcome = self.apply(batch).and_then(|()| match self.writing.conn.is_autocommit() {
-            // The only request broke a rule.
-            true => Ok(()),
-            false => self.execute("COMMIT"),
-        });
+        let outcome = self
+            .apply(batch)
+            .and_then(|()| match self.writing.conn.is_autocommit() {
+                // The only request broke a rule.
+                true => Ok(()),
+                false => self.execute("COMMIT"),
+            });
         if outcome.is_err() {
             self.forget();
             // Some errors have rolled back already.
