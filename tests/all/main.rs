@@ -12,7 +12,6 @@ mod demo;
 mod determinism;
 mod eviction;
 mod hooks;
-mod smoke;
 mod start;
 mod store_contract;
 mod store_files;

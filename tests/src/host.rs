@@ -15,6 +15,7 @@ use onemark::store::{
     DeliveryReceipt, HookInfo, MemoryStore, OpenError, RunFilter, RunInfo, SqliteOptions, SqliteStore, Store,
 };
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use crate::components;
@@ -200,7 +201,7 @@ impl TestHost {
     pub async fn output(&self, run: &RunId) -> Value {
         let result = self.ended(run).await;
         assert_eq!(result.status, RunStatus::Completed, "{result:?}");
-        result.output.unwrap_or_default()
+        json_of(result.output.as_deref())
     }
 
     /// Waits until the run has this status.
@@ -356,4 +357,9 @@ async fn engine(
     Engine::open(store, sandbox, clock, config.clone())
         .await
         .expect("the engine starts")
+}
+
+/// An outcome as a value; null when there is none.
+pub fn json_of(outcome: Option<&RawValue>) -> Value {
+    outcome.map_or(Value::Null, |raw| serde_json::from_str(raw.get()).expect("outcomes are JSON"))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{Divergence, RunStatus};
@@ -69,16 +70,16 @@ pub struct WorkflowInfo {
 }
 
 /// How a run stands, with its outcome once it has one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct RunResult {
     pub run_id: RunId,
     pub status: RunStatus,
     /// What the workflow returned.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub output: Option<Value>,
+    pub output: Option<Box<RawValue>>,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<Value>,
+    pub error: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<Blocked>,
 }

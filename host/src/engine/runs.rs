@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::Engine;
 use super::error::{Error, Result};
@@ -80,14 +80,14 @@ impl Engine {
     }
 
     /// The bodies of the entry that ended the run.
-    async fn outcome(&self, info: &RunInfo) -> Result<(Option<Value>, Option<Value>)> {
+    async fn outcome(&self, info: &RunInfo) -> Result<(Option<Box<RawValue>>, Option<Box<RawValue>>)> {
         // Only freed tokens follow the end, at most one entry a hook.
         let hooks = self.hooks_of(&info.id).await?.len() as u64;
         let from = info.entries.saturating_sub(hooks + 1);
         let entries = self.journal(&info.id, from, usize::try_from(hooks + 1).unwrap_or(usize::MAX));
         let end = entries.await?.into_iter().rev().find_map(|entry| {
             let body = entry.body.as_ref().map(Body::text_or_null);
-            let value = body.and_then(|text| serde_json::from_str(text).ok());
+            let value = body.and_then(|text| RawValue::from_string(text.to_owned()).ok());
             match entry.event {
                 Event::Completed => Some((value, None)),
                 Event::Failed | Event::Cancelled => Some((None, value)),

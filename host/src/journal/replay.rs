@@ -7,7 +7,7 @@
 //! Two views of one journal: [`Work`] covers all of it and tells the owner what is outstanding; the guest
 //! sees entries only up to its *horizon*, which moves in [`Replay::wait`] and nowhere else.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -159,6 +159,10 @@ pub struct Replay {
     /// Completed up to the horizon, not yet reported.
     due: VecDeque<PromiseId>,
     hooks: Vec<Hook>,
+    /// The claim that each token leads to.
+    bound: HashMap<HookToken, HookNo>,
+    /// Hooks of which payloads were taken since the owner last asked.
+    read: BTreeSet<HookNo>,
     new: Vec<NewEntry>,
 }
 
@@ -190,8 +194,11 @@ impl Replay {
         };
         let started = (**started).clone();
         let hooks = started.hooks.iter().map(|spec| Hook::new(spec.token.clone()));
+        let bound = started.hooks.iter().map(|spec| spec.token.clone()).zip(0..);
         let mut replay = Self {
             hooks: hooks.collect(),
+            bound: bound.collect(),
+            read: BTreeSet::new(),
             started,
             entries: Vec::with_capacity(entries.len()),
             calls: Vec::new(),
@@ -295,11 +302,6 @@ impl Replay {
         self.promise(call).is_some_and(|promise| promise.abandoned)
     }
 
-    /// Whether there is something that the next commit must carry.
-    pub fn has_new(&self) -> bool {
-        !self.new.is_empty() || self.untold_takes().next().is_some()
-    }
-
     /// Whether a new entry changes something outside this run, so that it must be committed before anything
     /// that may rely on it.
     pub fn has_new_effect(&self) -> bool {
@@ -313,22 +315,17 @@ impl Replay {
 
     /// Hands over what the next commit must carry. The owner commits it, or keeps it until it can.
     pub fn drain_new(&mut self) -> Vec<NewEntry> {
-        let takes: Vec<_> = self.untold_takes().collect();
-        for hook in &mut self.hooks {
-            hook.told = hook.taken;
-        }
         let mut new = std::mem::take(&mut self.new);
-        new.extend(takes.into_iter().map(NewEntry::event));
-        new
-    }
-
-    fn untold_takes(&self) -> impl Iterator<Item = Event> {
-        self.hooks.iter().enumerate().filter_map(|(hook, view)| {
-            let recorded = self.recorded_taken.get(hook).copied().unwrap_or(0);
+        for hook in std::mem::take(&mut self.read) {
+            let recorded = self.recorded_taken.get(hook as usize).copied().unwrap_or(0);
+            let view = &mut self.hooks[hook as usize];
             let count = view.taken.saturating_sub(recorded.max(view.told));
-            let hook = hook as HookNo;
-            (count > 0).then_some(Event::PayloadsTaken { hook, count })
-        })
+            view.told = view.taken;
+            if count > 0 {
+                new.push(NewEntry::event(Event::PayloadsTaken { hook, count }));
+            }
+        }
+        new
     }
 
     /// Grows whenever the guest observes an entry or makes a call.
@@ -420,11 +417,8 @@ impl Replay {
         token: Option<HookToken>,
         spec: impl FnOnce(Option<HookToken>) -> std::result::Result<HookSpec, String>,
     ) -> Result<Opened> {
-        if let Some(token) = &token {
-            let own = |hook: &Hook| hook.token == *token && !hook.disposed;
-            if let Some(hook) = self.hooks.iter().rposition(own) {
-                return Ok(Opened::Handle(HookHandle::Own(hook as HookNo)));
-            }
+        if let Some(hook) = token.as_ref().and_then(|token| self.bound.get(token)) {
+            return Ok(Opened::Handle(HookHandle::Own(*hook)));
         }
         let found = self.find(
             |entry| match &entry.event {
@@ -475,8 +469,9 @@ impl Replay {
         let entry = &self.entries[index];
         match &entry.event {
             Event::HookClaimed { hook, spec, .. } if *hook as usize == self.hooks.len() => {
-                let hook = *hook;
-                self.hooks.push(Hook::new(spec.token.clone()));
+                let (hook, token) = (*hook, spec.token.clone());
+                self.bound.insert(token.clone(), hook);
+                self.hooks.push(Hook::new(token));
                 Ok(HookHandle::Own(hook))
             }
             Event::HookConflicted { call, .. } => Ok(HookHandle::Conflict(*call)),
@@ -535,6 +530,7 @@ impl Replay {
             return Ok(());
         }
         let token = view.token.clone();
+        self.unbind(hook);
         let found = self.find(
             |entry| matches!(entry.event, Event::HookDisposed { call: Some(_), hook: h } if h == hook),
             || Call::DisposeHook { token },
@@ -566,12 +562,13 @@ impl Replay {
 
     /// The oldest unread payload up to the horizon.
     pub fn take_payload(&mut self, handle: HookHandle) -> Option<Arc<str>> {
-        let HookHandle::Own(hook) = handle else {
+        let HookHandle::Own(number) = handle else {
             return None;
         };
-        let hook = &mut self.hooks[hook as usize];
+        let hook = &mut self.hooks[number as usize];
         let index = hook.queue.pop_front()?;
         hook.taken += 1;
+        self.read.insert(number);
         Some(text_of(&self.entries[index]))
     }
 
@@ -712,11 +709,13 @@ impl Replay {
                 self.due.extend(waiting);
             }
             Event::HookDisposed { hook, .. } => {
-                let hook = self.observed_hook(*hook, index)?;
+                let number = *hook;
+                let hook = self.observed_hook(number, index)?;
                 hook.closed = true;
                 hook.disposed = true;
                 let waiting = std::mem::take(&mut hook.waiting);
                 self.due.extend(waiting);
+                self.unbind(number);
             }
             event => {
                 let id = event
@@ -730,6 +729,14 @@ impl Replay {
         }
         self.horizon = index;
         Ok(())
+    }
+
+    /// The token no longer leads to this claim.
+    fn unbind(&mut self, hook: HookNo) {
+        let token = &self.hooks[hook as usize].token;
+        if self.bound.get(token) == Some(&hook) {
+            self.bound.remove(token);
+        }
     }
 
     fn observed_hook(&mut self, hook: HookNo, index: usize) -> Result<&mut Hook> {

@@ -243,3 +243,14 @@ async fn slow_then_asleep(marks: String) -> WorkflowResult<()> {
     wait_for(&marks, "slow", 0).await?;
     Ok(sleep(Duration::from_secs(24 * 60 * 60)).await?)
 }
+
+#[step]
+async fn largest_number() -> Result<u128, StepFailed> {
+    Ok(u128::MAX)
+}
+
+/// A number that no float holds.
+#[workflow]
+async fn largest() -> WorkflowResult<u128> {
+    Ok(largest_number().await?)
+}
