@@ -564,6 +564,47 @@ async fn a_large_number_keeps_its_digits() {
     let host = TestHost::new().await;
     let run = host.start("largest", json!({})).await;
     let output = host.ended(&run).await.output;
-    assert_eq!(output.map(|raw| raw.get().to_owned()), Some(u128::MAX.to_string()));
+    assert_eq!(
+        output.map(|raw| raw.get().to_owned()),
+        Some(u128::MAX.to_string())
+    );
     host.agrees(&run).await;
+}
+
+/// What a run asked for is in its journal also when it ends while that is still on its way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_left_behind_at_the_end_is_in_the_journal() {
+    let host = TestHost::new().await;
+    for round in 0..20 {
+        let token = format!("left:{round}");
+        let run = host.start_with("leaves_a_step", json!({}), &[&token]).await;
+        host.deliver(&token, json!(round)).await.unwrap();
+        assert_eq!(host.output(&run).await, format!("payload Some({round})"));
+        assert!(
+            host.events(&run).await.contains(&"abandoned"),
+            "the step was given up"
+        );
+        host.agrees(&run).await;
+    }
+}
+
+/// A timer that is set while a step runs fires while it runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn timers_fire_beside_a_running_step() {
+    let host = TestHost::new().await;
+    let run = host.start("ticks_beside_a_step", json!({ "ticks": 5 })).await;
+    assert_eq!(host.output(&run).await, 5);
+    host.agrees(&run).await;
+}
+
+/// Nesting that readers of JSON refuse is refused where it comes from.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_nested_too_deep_is_a_failure_that_says_so() {
+    let host = TestHost::new().await;
+    let fits = host.start("nested", json!({ "depth": 100 })).await;
+    host.output(&fits).await;
+    let deep = host.start("nested", json!({ "depth": 129 })).await;
+    let result = host.ended(&deep).await;
+    assert_eq!(result.status, RunStatus::Failed);
+    assert!(result.error.unwrap().get().contains("nested more than 128 deep"));
 }

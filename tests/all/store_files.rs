@@ -53,6 +53,37 @@ async fn h02_a_second_host_is_refused_with_the_first_ones_pid_and_host() {
     );
 }
 
+#[tokio::test]
+async fn h02_a_link_leads_to_the_same_lock() {
+    let file = File::new();
+    let first = file.open();
+    let link = file.path().with_extension("link");
+    std::os::unix::fs::symlink(file.path(), &link).unwrap();
+    let OpenError::InUse { .. } = open_error(&link) else {
+        panic!()
+    };
+    drop(first);
+}
+
+#[tokio::test]
+async fn h02_where_the_lock_was_removed_the_host_that_was_there_stops() {
+    let file = File::new();
+    let first = file.open();
+    let fence = first.take_over(1).await.unwrap();
+    start(&first, "before", vec![], 1).await;
+    let mut lock = file.path().into_os_string();
+    lock.push(".lock");
+    std::fs::remove_file(lock).unwrap();
+    let second = file.open();
+    second.take_over(2).await.unwrap();
+    // Whatever it is asked to write: it has no part in this database any more.
+    let refused = first.admit(new_run("late", vec![], 3)).await;
+    assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
+    let refused = first.append(append("before", fence, 0, step(0))).await;
+    assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
+    assert!(second.run(&run_id("late")).await.unwrap().is_none());
+}
+
 #[test]
 fn h05_files_of_something_else_are_refused_and_left_alone() {
     let other = File::new();

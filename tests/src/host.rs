@@ -361,5 +361,7 @@ async fn engine(
 
 /// An outcome as a value; null when there is none.
 pub fn json_of(outcome: Option<&RawValue>) -> Value {
-    outcome.map_or(Value::Null, |raw| serde_json::from_str(raw.get()).expect("outcomes are JSON"))
+    outcome.map_or(Value::Null, |raw| {
+        serde_json::from_str(raw.get()).expect("outcomes are JSON")
+    })
 }

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Exit;
-use crate::demo::{self, Demo};
+use super::{Exit, output};
+use crate::demo::{self, Demo, Outside};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -18,9 +18,15 @@ pub struct Args {
     /// Keep the folder with the database and the components
     #[arg(long)]
     keep: bool,
+    /// Run the demo's outside service alone, for trying the order example by hand
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["example", "keep"])]
+    outside: Option<String>,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(address) = args.outside {
+        return serve_outside(&address).await;
+    }
     let demo = Demo {
         program: env::current_exe().context("cannot tell where this program lies")?,
         example: example(args.example)?,
@@ -51,4 +57,18 @@ fn example(asked: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     folder
         .canonicalize()
         .with_context(|| format!("cannot open `{}`", folder.display()))
+}
+
+/// Serves until interrupted, then says what was counted.
+async fn serve_outside(address: &str) -> anyhow::Result<ExitCode> {
+    let outside = Outside::listen(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))?;
+    output::message(&format!(
+        "the outside counts at {}; ctrl-c ends it",
+        outside.url()
+    ));
+    tokio::signal::ctrl_c().await?;
+    output::print(&serde_json::to_string_pretty(&outside.counts())?)?;
+    Ok(Exit::Done.into())
 }

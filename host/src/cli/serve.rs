@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,11 +40,11 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT")]
     allow_http: Vec<HttpGrant>,
     /// Workflow instances alive at once; those that wait longest make room
-    #[arg(long, default_value_t = EngineConfig::default().max_resident, value_name = "N")]
-    max_resident: usize,
+    #[arg(long, default_value_t = at_least_one(EngineConfig::default().max_resident), value_name = "N")]
+    max_resident: NonZeroUsize,
     /// Step attempts at once, of all runs
-    #[arg(long, default_value_t = EngineConfig::default().max_attempts, value_name = "N")]
-    max_attempts: usize,
+    #[arg(long, default_value_t = at_least_one(EngineConfig::default().max_attempts), value_name = "N")]
+    max_attempts: NonZeroUsize,
 }
 
 /// Instances beside workflows and attempts: replays, and components that describe themselves.
@@ -104,7 +105,7 @@ impl Args {
                 (Arc::new(store), Some(code.into()))
             }
         };
-        let instances = self.max_resident.saturating_add(self.max_attempts);
+        let instances = self.max_resident.saturating_add(self.max_attempts.get()).get();
         let sandbox = Sandbox::new(SandboxConfig {
             code_cache,
             instances: u32::try_from(instances.saturating_add(SPARE_INSTANCES))?,
@@ -114,8 +115,8 @@ impl Args {
         let sandbox = sandbox
             .map_err(|error| anyhow::anyhow!("this machine cannot hold {instances} instances: {error:#}"))?;
         let config = EngineConfig {
-            max_resident: self.max_resident,
-            max_attempts: self.max_attempts,
+            max_resident: self.max_resident.get(),
+            max_attempts: self.max_attempts.get(),
             ..EngineConfig::default()
         };
         Ok(Engine::open(store, sandbox, Arc::new(SystemClock), config).await?)
@@ -157,4 +158,8 @@ fn log_to_stderr() -> anyhow::Result<()> {
         .with_ansi(colours)
         .init();
     Ok(())
+}
+
+fn at_least_one(number: usize) -> NonZeroUsize {
+    NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN)
 }

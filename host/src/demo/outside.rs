@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -108,7 +108,15 @@ impl Outside {
     /// # Errors
     /// When no port can be had.
     pub async fn start() -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::listen("127.0.0.1:0").await
+    }
+
+    /// As [`Outside::start`], on an address of the caller's.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub async fn listen(address: &str) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let world = World::new(Inside::default());
         let router = Router::new()

@@ -112,6 +112,10 @@ impl Owner for Activation {
         self.save(replay, None).await?;
         Ok(())
     }
+
+    fn leftover(&mut self) -> Vec<NewEntry> {
+        std::mem::take(&mut self.unsaved)
+    }
 }
 
 impl Activation {
@@ -212,7 +216,22 @@ impl Activation {
                 }
             }
             self.unsaved.push(new);
+            // Whatever else is at work, a timer that was set must be armed soon.
+            self.flush_at
+                .get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
         }
+    }
+
+    /// When the first timer that is not yet committed comes due.
+    fn unsaved_timer(&self) -> Option<Timestamp> {
+        let due = |new: &NewEntry| match new {
+            NewEntry::Event {
+                event: Event::TimerSet { due, .. },
+                ..
+            } => Some(*due),
+            _ => None,
+        };
+        self.unsaved.iter().filter_map(due).min()
     }
 
     /// Steps that an earlier activation left without an outcome.
@@ -355,15 +374,10 @@ impl Activation {
     /// Nothing of this run is at work: the commit says so, and the guest's instance may be given up.
     async fn rest(&mut self, replay: &mut Replay) -> Outcome<()> {
         let retry = self.delayed.peek().map(|Reverse((at, _))| *at);
-        let committed = replay.work().next_timer();
-        let unsaved = self.unsaved.iter().filter_map(|new| match new {
-            NewEntry::Event {
-                event: Event::TimerSet { due, .. },
-                ..
-            } => Some(*due),
-            _ => None,
-        });
-        let wake_at = unsaved.chain(committed).chain(retry).min();
+        let wake_at = [replay.work().next_timer(), self.unsaved_timer(), retry]
+            .into_iter()
+            .flatten()
+            .min();
         if !self.save(replay, Some(Park { wake_at })).await? {
             return Ok(());
         }
@@ -397,7 +411,10 @@ impl Activation {
         let clock = self.engine.0.clock.clone();
         let budget = self.engine.0.attempts.clone();
         let retry = self.delayed.peek().map(|Reverse((at, _))| *at);
-        let next = replay.work().next_timer().into_iter().chain(retry).min();
+        let next = [replay.work().next_timer(), self.unsaved_timer(), retry]
+            .into_iter()
+            .flatten()
+            .min();
         let due = async {
             match next {
                 Some(at) => clock.sleep_until(at).await,
@@ -446,7 +463,12 @@ impl Activation {
                     self.begin_attempt(call, permit);
                 }
             }
-            () = due => {}
+            () = due => {
+                // A timer can fire once it is committed.
+                if self.unsaved_timer().is_some_and(|due| due <= clock.now()) {
+                    self.save(replay, None).await?;
+                }
+            }
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
 use crate::clock;
 use crate::ids::RunId;
@@ -59,6 +59,11 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
             // The same step would give the same again.
             Err(failure) => (failure, false),
         },
+        AttemptEnd::Returned(Err(document)) if document.len() as u64 > limits.body_bytes => {
+            let (bytes, limit) = (document.len(), limits.body_bytes);
+            let text = format!("the step's error has {bytes} bytes; the limit is {limit}");
+            (Failure::new(FailureKind::TooLarge, text), true)
+        }
         AttemptEnd::Returned(Err(document)) => {
             let error = parse_error(document);
             retry_after = error.retry_after_ms;
@@ -103,13 +108,39 @@ fn checked(value: &str, limits: &Limits) -> Result<(), Failure> {
         );
         return Err(Failure::new(FailureKind::TooLarge, text));
     }
-    match serde_json::from_str::<&RawValue>(value) {
-        Ok(_) => Ok(()),
+    match checked_json(value) {
+        Ok(()) => Ok(()),
         Err(error) => {
             let text = format!("the step returned what is no JSON: {error}");
             Err(Failure::new(FailureKind::Error, text))
         }
     }
+}
+
+/// Deepest nesting that JSON from guests may have: what readers of JSON accept by default.
+const MAX_DEPTH: usize = 128;
+
+/// Whether text is JSON that everybody can read.
+///
+/// # Errors
+/// When it is no JSON, or is nested too deep.
+pub fn checked_json(text: &str) -> Result<(), String> {
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => depth += 1,
+            b']' | b'}' if !in_string => depth -= 1,
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(format!("it is nested more than {MAX_DEPTH} deep"));
+        }
+    }
+    Ok(())
 }
 
 /// A guest that reports its error in another form still failed.

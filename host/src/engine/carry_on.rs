@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::Engine;
 use super::activation::{Activation, Stop, WRITE_RETRY, save};
+use super::attempt::checked_json;
 use super::error::Error;
 use super::registry::{Due, Left, Place, Signal};
 use super::request::DivergenceReport;
@@ -136,11 +137,15 @@ async fn activate(
         .run_workflow(&component, run.clone(), replay, Box::new(owner), logs)
         .await;
     let Pass {
-        replay, owner, end, ..
+        replay,
+        mut owner,
+        end,
+        ..
     } = ended;
+    let leftover = owner.leftover();
     // Ends attempts that nobody waits for any more.
     drop(owner);
-    settle(engine, run, replay, end).await
+    settle(engine, run, replay, leftover, end).await
 }
 
 fn corrupt(run: &RunId, error: &GuestError) -> StoreError {
@@ -155,13 +160,15 @@ async fn settle(
     engine: &Engine,
     run: &RunId,
     mut replay: Replay,
+    leftover: Vec<NewEntry>,
     end: WorkflowEnd,
 ) -> Result<Next, StoreError> {
     let rest = Ok(Next::Rest { wake_at: None });
     match end {
         WorkflowEnd::Returned(outcome) => {
             let outcome = outcome_entry(outcome, &replay.started().limits);
-            let mut entries = replay.drain_new();
+            let mut entries = leftover;
+            entries.extend(replay.drain_new());
             entries.push(outcome);
             save(engine, run, replay.seen(), entries, None).await?;
             engine.0.registry.changed(run);
@@ -227,8 +234,8 @@ fn outcome_entry(outcome: Result<String, String>, limits: &Limits) -> NewEntry {
         return refused(FailureKind::TooLarge, text);
     }
     match outcome {
-        Ok(value) => match serde_json::from_str::<serde::de::IgnoredAny>(&value) {
-            Ok(_) => NewEntry::with_body(Event::Completed, Body::new(value)),
+        Ok(value) => match checked_json(&value) {
+            Ok(()) => NewEntry::with_body(Event::Completed, Body::new(value)),
             Err(error) => {
                 let text = format!("the workflow returned what is no JSON: {error}");
                 refused(FailureKind::Error, text)

@@ -108,12 +108,11 @@ impl Engine {
         } in self.routes().await?.iter()
         {
             let manifest = json_of(&component.manifest.json);
-            let entry = |name: &str| {
-                let mut all = manifest["workflows"].as_array().into_iter().flatten();
-                all.find(|workflow| workflow["name"] == name)
-                    .cloned()
-                    .unwrap_or_default()
-            };
+            let declared = manifest["workflows"].as_array().into_iter().flatten();
+            let declared: HashMap<_, _> = declared
+                .filter_map(|workflow| Some((workflow["name"].as_str()?, workflow)))
+                .collect();
+            let entry = |name: &str| declared.get(name).copied().cloned().unwrap_or_default();
             workflows.extend(component.manifest.workflows.values().map(|w| WorkflowInfo {
                 name: w.name.clone(),
                 deployment: deployment.clone(),

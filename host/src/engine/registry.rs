@@ -168,14 +168,12 @@ impl Active {
         Some(self.take_place(due))
     }
 
-    /// The longest idle is asked to make room.
-    fn evict_one(&self) {
-        let idle = self
-            .runs
-            .values()
-            .filter_map(|slot| Some((slot.idle_since?, &slot.signal)));
-        if let Some((_, signal)) = idle.min_by_key(|(since, _)| *since) {
-            signal.evict.notify_one();
+    /// The longest idle is asked to make room; the next time, another.
+    fn evict_one(&mut self) {
+        let idle = self.runs.values_mut().filter(|slot| slot.idle_since.is_some());
+        if let Some(slot) = idle.min_by_key(|slot| slot.idle_since) {
+            slot.idle_since = None;
+            slot.signal.evict.notify_one();
         }
     }
 }

@@ -9,7 +9,7 @@ use super::Engine;
 use super::error::{Error, Result};
 use super::request::{ReplayReport, ReplayedCall, Verdict};
 use crate::ids::RunId;
-use crate::journal::{CallNo, Entry, GuestError, Replay};
+use crate::journal::{CallNo, Entry, GuestError, NewEntry, Replay};
 use crate::sandbox::{Component, NoLogs, Owner, Pass, Sandbox, WorkflowEnd};
 
 /// Stops the guest where the journal ends.
@@ -23,6 +23,10 @@ impl Owner for Verifier {
 
     async fn commit(&mut self, _: &mut Replay) -> anyhow::Result<()> {
         Err(GuestError::EndOfJournal.into())
+    }
+
+    fn leftover(&mut self) -> Vec<NewEntry> {
+        Vec::new()
     }
 }
 

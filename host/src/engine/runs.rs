@@ -30,8 +30,14 @@ impl Engine {
     /// Newest first.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// [`Error::InvalidRequest`] when the run to go on after is unknown.
     pub async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>> {
+        if let Some(after) = &filter.after
+            && self.0.store.run(after).await?.is_none()
+        {
+            let text = format!("the list cannot go on after `{after}`: there is no such run");
+            return Err(Error::InvalidRequest(text));
+        }
         Ok(self.0.store.runs(filter).await?)
     }
 

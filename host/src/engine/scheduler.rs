@@ -89,9 +89,6 @@ async fn run(engine: Engine) {
                 Ok(soonest) => next = soonest,
                 Err(error) => {
                     engine.note_failure(&error);
-                    if !error.may_retry() {
-                        return;
-                    }
                     tracing::warn!(%error, "due runs could not be read; trying again");
                     tokio::time::sleep(RETRY).await;
                     continue;

@@ -180,15 +180,19 @@ impl Sandbox {
 
 /// Writes beside and renames, so that a half-written file is never read.
 fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
     use std::os::unix::fs::DirBuilderExt as _;
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    let aside = path.with_extension(format!("{}.tmp", std::process::id()));
-    std::fs::write(&aside, code)?;
-    std::fs::rename(&aside, path)
+    let mut aside = tempfile::NamedTempFile::new_in(folder)?;
+    aside.write_all(code)?;
+    // A name must never lead to a file that lacks its end.
+    aside.as_file().sync_all()?;
+    aside.persist(path)?;
+    Ok(())
 }
 
 /// Tells apart what people send by mistake before the compiler sees it.

@@ -43,6 +43,9 @@ pub enum Role {
     Describe,
 }
 
+/// Bytes of calls that the host keeps for a guest that does not wait.
+const MAX_ASKED: u64 = 64 << 20;
+
 pub struct WorkflowGuest {
     pub run: RunId,
     pub manifest: Arc<Manifest>,
@@ -51,6 +54,8 @@ pub struct WorkflowGuest {
     pub hooks: Vec<HookHandle>,
     pub random: rand_pcg::Pcg64Mcg,
     pub time: GuestTime,
+    /// Bytes of calls since the guest last waited.
+    pub asked: u64,
     /// Given again whenever the guest made an entry or observed one.
     pub fuel: u64,
     /// What was used of the fuel that was given before.
@@ -86,6 +91,24 @@ impl Guest {
             .into()),
             Role::Describe => Err(Refused(format!("`{call}` was called from `describe`")).into()),
         }
+    }
+
+    /// Counts what the guest asks for since it last waited: the host keeps it until then.
+    ///
+    /// # Errors
+    /// When it is more than the host keeps.
+    pub fn ask(&mut self, bytes: u64) -> wasmtime::Result<()> {
+        let workflow = self.workflow("a call")?;
+        workflow.asked += bytes;
+        if workflow.asked > MAX_ASKED {
+            return Err(Refused(format!(
+                "the workflow asked for more than {} MiB of calls without waiting for any; wait for some before \
+                 asking for more",
+                MAX_ASKED >> 20
+            ))
+            .into());
+        }
+        Ok(())
     }
 
     /// The attempt that this guest runs.

@@ -53,6 +53,9 @@ impl std::fmt::Debug for Schema {
 #[error("{}", .0.join("; "))]
 pub struct SchemaError(pub Vec<String>);
 
+/// Largest manifest: hundreds of workflows and steps with their schemas.
+const MAX_MANIFEST_BYTES: usize = 1 << 20;
+
 /// More than this many mismatches help nobody.
 const MAX_MISMATCHES: usize = 10;
 
@@ -87,6 +90,8 @@ impl Schema {
 pub enum ManifestError {
     #[error("the manifest that `describe` returned is not as the interface asks: {0}")]
     Json(#[from] serde_json::Error),
+    #[error("the manifest has {bytes} bytes; the limit is {limit}")]
+    TooLarge { bytes: usize, limit: usize },
     #[error("manifest version {0} is newer than this host; upgrade the host")]
     Version(u32),
     #[error("{what} `{name}` is declared twice")]
@@ -142,6 +147,10 @@ impl Manifest {
     /// # Errors
     /// When the text is not the manifest that the WIT describes.
     pub fn parse(json: String) -> Result<Self, ManifestError> {
+        if json.len() > MAX_MANIFEST_BYTES {
+            let (bytes, limit) = (json.len(), MAX_MANIFEST_BYTES);
+            return Err(ManifestError::TooLarge { bytes, limit });
+        }
         let raw: RawManifest = serde_json::from_str(&json)?;
         if raw.manifest != 1 {
             return Err(ManifestError::Version(raw.manifest));

@@ -13,7 +13,7 @@ use super::runtime::Sandbox;
 use super::sources::Sources;
 use super::trap::{Refused, Trap, source_of};
 use crate::ids::RunId;
-use crate::journal::{Divergence, GuestError, Replay, Seq};
+use crate::journal::{Divergence, GuestError, NewEntry, Replay, Seq};
 
 /// What a workflow needs beyond its journal. An error ends the activation and comes back in
 /// [`WorkflowEnd::Stopped`].
@@ -25,6 +25,10 @@ pub trait Owner: Send {
 
     /// Commits what is new, so that the guest can be told how it went.
     async fn commit(&mut self, replay: &mut Replay) -> anyhow::Result<()>;
+
+    /// What was taken over from the replay and is not committed, in order. Belongs before whatever the guest's
+    /// end adds.
+    fn leftover(&mut self) -> Vec<NewEntry>;
 }
 
 /// How an activation ended.
@@ -95,6 +99,7 @@ impl Sandbox {
             hooks: Vec::new(),
             random: stream(seed, 3),
             time,
+            asked: 0,
             fuel: limits.workflow_fuel,
             burnt: 0,
             progress: (0, 0),

@@ -254,3 +254,45 @@ async fn largest_number() -> Result<u128, StepFailed> {
 async fn largest() -> WorkflowResult<u128> {
     Ok(largest_number().await?)
 }
+
+#[step]
+async fn dawdle(ms: u64) -> Result<(), StepFailed> {
+    wstd::task::sleep(wstd::time::Duration::from_millis(ms)).await;
+    Ok(())
+}
+
+/// Returns at the first payload, and leaves a step behind that has just begun.
+#[workflow]
+async fn leaves_a_step() -> WorkflowResult<String> {
+    let mut hook = start_hook::<u64>()?;
+    let mut step = dawdle(60_000);
+    Ok(select! {
+        result = step => { result?; "step".into() }
+        payload = hook.next() => format!("payload {:?}", payload?),
+    })
+}
+
+/// Sleeps again and again beside a step that does not end.
+#[workflow]
+async fn ticks_beside_a_step(ticks: u64) -> WorkflowResult<u64> {
+    let mut step = dawdle(600_000);
+    let mut seen = 0;
+    while seen < ticks {
+        let mut timer = sleep(Duration::from_millis(1));
+        select! {
+            result = step => { result?; break }
+            result = timer => { result?; seen += 1 }
+        }
+    }
+    Ok(seen)
+}
+
+/// Arrays in arrays.
+#[workflow]
+async fn nested(depth: usize) -> WorkflowResult<serde_json::Value> {
+    let mut value = serde_json::json!(0);
+    for _ in 0..depth {
+        value = serde_json::Value::Array(vec![value]);
+    }
+    Ok(value)
+}

@@ -35,6 +35,7 @@ impl Host for Guest {}
 
 impl HostHook for Guest {
     async fn open(&mut self, token: Option<String>, options: String) -> wasmtime::Result<Resource<OpenHook>> {
+        self.ask(options.len() as u64)?;
         let workflow = self.workflow("hook.open")?;
         let token = token.map(HookToken::new).transpose();
         let token = token.map_err(|error| Refused(error.to_string()))?;

@@ -54,6 +54,7 @@ pub async fn wait(mut store: StoreContextMut<'_, Guest>) -> wasmtime::Result<u32
             }
         }
     };
+    workflow.asked = 0;
     workflow.time.set(workflow.replay.now());
     let progress = workflow.replay.progress();
     if std::mem::replace(&mut workflow.progress, progress) != progress {

@@ -14,8 +14,7 @@ impl Host for Guest {
         input: String,
         options: String,
     ) -> wasmtime::Result<Resource<PromiseHandle>> {
-        let WorkflowGuest { replay, manifest, .. } = self.workflow("steps.call")?;
-        let limit = replay.started().limits.body_bytes;
+        let limit = self.workflow("steps.call")?.replay.started().limits.body_bytes;
         if input.len() as u64 > limit {
             return Err(Refused(format!(
                 "the input of step `{name}` has {} bytes; the limit is {limit}",
@@ -23,6 +22,9 @@ impl Host for Guest {
             ))
             .into());
         }
+        let asked = (name.len() + input.len() + options.len()) as u64;
+        self.ask(asked)?;
+        let WorkflowGuest { replay, manifest, .. } = self.workflow("steps.call")?;
         let pinned = || -> Result<StepOptions, String> {
             let Some(step) = manifest.steps.get(&name) else {
                 return Err(format!("the component has no step `{name}`"));

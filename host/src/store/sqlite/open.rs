@@ -56,6 +56,9 @@ pub struct Opened {
 
 /// Opens a database, or makes one where there is no file or an empty one.
 pub fn open(path: &Path) -> Result<Opened, OpenError> {
+    // One file has one lock, by whatever link it is reached.
+    let real = std::fs::canonicalize(path);
+    let path = real.as_deref().unwrap_or(path);
     let unreadable = |source| OpenError::Unreadable {
         path: path.into(),
         source,

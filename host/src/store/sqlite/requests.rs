@@ -152,6 +152,7 @@ pub fn take_over(writing: &mut Writing) -> Result<Fence> {
     host::set_epoch(&writing.conn, epoch)?;
     // Read again when needed: this may yet be rolled back.
     writing.epoch = None;
+    writing.taking = Some(epoch);
     Ok(Fence(epoch))
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::{Failure, ends_batch};
+use super::host;
 use super::requests::Head;
 use crate::ids::RunId;
 use crate::store::{Result, StoreError};
@@ -41,6 +42,8 @@ pub struct Writing {
     /// What is known of runs, in step with the transaction. Dropped whenever one is rolled back.
     pub heads: LruCache<RunId, Head>,
     pub epoch: Option<u64>,
+    /// Set by a request that takes the database over; counts once it is committed.
+    pub taking: Option<u64>,
 }
 
 /// A request on its way, its answer type hidden.
@@ -100,11 +103,13 @@ impl Writer {
                 conn,
                 heads: LruCache::new(HEADS),
                 epoch: None,
+                taking: None,
             },
             queue,
             commits: 0,
             after_commit,
             stopped: stopped.clone(),
+            taken: None,
         };
         let thread = std::thread::Builder::new()
             .name("onemark-writer".into())
@@ -160,6 +165,8 @@ struct Thread {
     commits: u64,
     after_commit: Option<AfterCommit>,
     stopped: Arc<OnceLock<StoreError>>,
+    /// The epoch of this process, once it has taken the database over.
+    taken: Option<u64>,
 }
 
 impl Thread {
@@ -167,7 +174,7 @@ impl Thread {
         let mut batch = Vec::new();
         while self.receive(&mut batch) {
             let failed = self.transact(&mut batch).err();
-            if let Some(error @ StoreError::Fatal(_)) = &failed {
+            if let Some(error @ (StoreError::Fatal(_) | StoreError::Fenced)) = &failed {
                 self.stop(error);
             }
             for request in batch.drain(..) {
@@ -221,6 +228,7 @@ impl Thread {
                     .map_err(|error| StoreError::Fatal(error.to_string()))?;
             }
         } else if self.writing.conn.total_changes() != before {
+            self.taken = self.writing.taking.take().or(self.taken);
             self.commits += 1;
             if let Some(after_commit) = &self.after_commit {
                 after_commit(self.commits);
@@ -232,6 +240,7 @@ impl Thread {
     fn apply(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
         // Immediate: a transaction that begins reading may find that it cannot write any more.
         self.execute("BEGIN IMMEDIATE")?;
+        self.check_epoch()?;
         if let [request] = batch {
             return match request.apply(&mut self.writing) {
                 Err(error) if !ends_batch(&error) => {
@@ -255,10 +264,25 @@ impl Thread {
         Ok(())
     }
 
+    /// Whether this process is still the one that took the database over last. Read each time: the lock is the
+    /// first guard, and this holds where somebody removed it.
+    fn check_epoch(&self) -> Result<()> {
+        let Some(taken) = self.taken else {
+            return Ok(());
+        };
+        let epoch = host::epoch(&self.writing.conn).map_err(StoreError::from)?;
+        if epoch == taken {
+            Ok(())
+        } else {
+            Err(StoreError::Fenced)
+        }
+    }
+
     /// Drops what is remembered: it may be of a transaction that was rolled back.
     fn forget(&mut self) {
         self.writing.heads.clear();
         self.writing.epoch = None;
+        self.writing.taking = None;
     }
 
     fn execute(&self, sql: &str) -> Result<()> {
