@@ -82,7 +82,7 @@ pub async fn carry_on(engine: Engine, place: Place) {
                 if let Left::Gone(next) = engine.0.registry.leave(&run, wake_at) {
                     held.left = true;
                     if let Some(next) = next {
-                        engine.begin(next);
+                        engine.begin(*next);
                     }
                     return;
                 }

@@ -146,7 +146,7 @@ pub enum Left {
     /// There is news that it has not taken in: it must go on.
     Stay,
     /// Its place is free, or taken by a run that waited for it.
-    Gone(Option<Place>),
+    Gone(Option<Box<Place>>),
 }
 
 impl Active {
@@ -262,7 +262,7 @@ impl Registry {
             active.next_wake = Some(active.next_wake.map_or(at, |next| next.min(at)));
             self.scheduler.notify_one();
         }
-        Left::Gone(self.vacate(&mut active, run))
+        Left::Gone(self.vacate(&mut active, run).map(Box::new))
     }
 
     /// Gives up the place of an activation that died; its run goes on at the next start.
