@@ -318,7 +318,7 @@ const CHANGES: [Change; 7] = [
         recorded: r#"step one {"n":1}"#,
         requested: r#"step two {"n":1}"#,
         diff: &[r#"-  "name": "one""#, r#"+  "name": "two""#],
-        line: Some(r#"== "renamed" {"#),
+        line: Some("two(1).await?"),
     },
     Change {
         variant: "reordered",

@@ -848,6 +848,7 @@ async fn a24_a_deployment_in_between_changes_no_receipt(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     let asked = with_id("mine", request("follow", json!({"id": "1"}), &[]));
     let (by_id, keyed) = (asked.clone(), with_key("k", asked));
+    let again = (keyed.clone(), by_id.clone());
     let first = host.engine.start(keyed.clone()).await.unwrap();
     host.engine
         .deploy("programs", with_another_token())
@@ -858,13 +859,44 @@ async fn a24_a_deployment_in_between_changes_no_receipt(kind: StoreKind) {
         host.engine.start(by_id).await.unwrap(),
         StartReceipt {
             started: false,
-            ..first
+            ..first.clone()
         }
     );
     // What starts now has the new token.
     host.start("follow", json!({"id": "2"})).await;
     host.hook("ordre:2").await.unwrap();
     assert_eq!(host.everything().await.len(), 2);
+    // Two components offer the workflow: nobody can start it by this name, and what was started stays so.
+    host.engine.deploy("second", programs()).await.unwrap();
+    let refused = host.try_start("follow", json!({"id": "3"}), &[]).await;
+    assert!(
+        matches!(refused, Err(Error::AmbiguousWorkflow { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(host.engine.start(again.0).await.unwrap(), first);
+    let started = host.engine.start(again.1).await.unwrap();
+    assert_eq!((started.run_id, started.started), (first.run_id, false));
+}
+
+/// A repeated start of a run that rests finds the run as it is, not as a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a24_a_repeated_start_of_a_resting_run_changes_nothing() {
+    let config = EngineConfig {
+        idle: Duration::ZERO,
+        ..EngineConfig::default()
+    };
+    let host = TestHost::with(StoreKind::Sqlite, config, None, &[]).await;
+    let keyed = with_key("k", request("read_any", json!({}), &["resting"]));
+    let first = host.engine.start(keyed.clone()).await.unwrap();
+    host.deliver("resting", json!(1)).await.unwrap();
+    host.reached(&first.run_id, RunStatus::Suspended).await;
+    for _ in 0..3 {
+        host.engine.idle().await;
+        assert_eq!(host.engine.start(keyed.clone()).await.unwrap(), first);
+    }
+    host.deliver("resting", json!("end")).await.unwrap();
+    assert_eq!(host.output(&first.run_id).await, json!([1]));
+    host.agrees(&first.run_id).await;
 }
 
 /// The programs, as if `follow` declared another token.

@@ -17,46 +17,33 @@ impl Engine {
     /// # Errors
     /// [`Error::HookConflict`] names the owner of a token that is held; see [`Error`] for the others.
     pub async fn start(&self, request: StartRequest) -> Result<StartReceipt> {
-        let (component, workflow) = self.resolve(&request.workflow).await?;
-        let workflow = &component.manifest.workflows[&workflow];
-        let input = self.checked_input(workflow, &request.input)?;
-        let hooks = self.claims(workflow, &input, &request)?;
-        // Not the workflow's own token: another component may declare another, and the request is the same.
-        let named = request
-            .hooks
-            .iter()
-            .map(|h| json!([h.token, h.min_retention_ms, h.metadata]));
-        let asked = json!({
-            "workflow": workflow.name,
-            "input": input,
-            "hooks": named.collect::<Vec<_>>(),
-            "id": request.id,
-        });
-        let run = NewRun {
-            id: request.id.unwrap_or_else(RunId::generate),
-            started: Started {
-                workflow: workflow.name.clone(),
-                component: component.digest,
-                seed: clock::random_u64(),
-                limits: self.0.config.limits.clone(),
-                hooks,
-                lineage: None,
-            },
-            input: Body::new(request.input),
-            request: Digest::of(asked.to_string()),
-            key: request.key,
-            now: self.0.clock.now(),
+        let asked = asked(&request)?;
+        let prepared = self.prepare(&request, asked).await;
+        let (admission, loaded) = match prepared {
+            Ok(run) => {
+                let loaded = as_admitted(&run);
+                let admitted = self.0.store.admit(run).await;
+                (
+                    admitted.inspect_err(|error| self.note_failure(error))?,
+                    Some(loaded),
+                )
+            }
+            // It may be the repetition of a request that could be carried out when it came.
+            Err(error) => {
+                let (id, key) = (request.id.as_ref(), request.key.as_ref());
+                let now = self.0.clock.now();
+                match self.0.store.recall(id, key, asked, now).await? {
+                    Some(answer) => (answer, None),
+                    None => return Err(error),
+                }
+            }
         };
-        let loaded = as_admitted(&run);
-        match self
-            .0
-            .store
-            .admit(run)
-            .await
-            .inspect_err(|e| self.note_failure(e))?
-        {
+        match admission {
             Admission::Started { run } => {
-                self.wake_new(&run, loaded);
+                match loaded.filter(|loaded| loaded.run.id == run) {
+                    Some(loaded) => self.wake_new(&run, loaded),
+                    None => self.wake(&run),
+                }
                 Ok(StartReceipt {
                     run_id: run,
                     started: true,
@@ -70,6 +57,29 @@ impl Engine {
             Admission::IdConflict { run } => Err(Error::RunIdConflict(run)),
             Admission::KeyConflict => Err(Error::KeyConflict),
         }
+    }
+
+    /// Checks a request against what is deployed now.
+    async fn prepare(&self, request: &StartRequest, asked: Digest) -> Result<NewRun> {
+        let (component, workflow) = self.resolve(&request.workflow).await?;
+        let workflow = &component.manifest.workflows[&workflow];
+        let input = self.checked_input(workflow, &request.input)?;
+        let hooks = self.claims(workflow, &input, request)?;
+        Ok(NewRun {
+            id: request.id.clone().unwrap_or_else(RunId::generate),
+            started: Started {
+                workflow: workflow.name.clone(),
+                component: component.digest,
+                seed: clock::random_u64(),
+                limits: self.0.config.limits.clone(),
+                hooks,
+                lineage: None,
+            },
+            input: Body::new(request.input.clone()),
+            request: asked,
+            key: request.key.clone(),
+            now: self.0.clock.now(),
+        })
     }
 
     fn checked_input(&self, workflow: &WorkflowManifest, text: &str) -> Result<Value> {
@@ -144,6 +154,26 @@ impl Engine {
         }
         Ok(claims)
     }
+}
+
+/// What the caller asked for, whatever is deployed: the same request has the same digest for ever.
+fn asked(request: &StartRequest) -> Result<Digest> {
+    let workflow = request.workflow.rsplit('/').next().unwrap_or_default();
+    let input: Value = serde_json::from_str(&request.input).map_err(|error| Error::InvalidInput {
+        workflow: workflow.to_owned(),
+        what: error.to_string(),
+    })?;
+    let hooks = request
+        .hooks
+        .iter()
+        .map(|hook| json!([hook.token, hook.min_retention_ms, hook.metadata]));
+    let asked = json!({
+        "workflow": workflow,
+        "input": input,
+        "hooks": hooks.collect::<Vec<_>>(),
+        "id": request.id,
+    });
+    Ok(Digest::of(asked.to_string()))
 }
 
 /// A run as it is once it has been admitted.

@@ -122,6 +122,7 @@ fn is_own(place: &str) -> bool {
         "/.cargo/",
         "/registry/src/",
         "wasisdk://",
+        "/debian/build/",
         "guest-sdk/",
         "onemark-sdk",
     ]

@@ -201,14 +201,29 @@ impl State {
         Some(self.runs[run].claim(hook))
     }
 
+    fn recall(
+        &self,
+        id: Option<&RunId>,
+        key: Option<&IdempotencyKey>,
+        request: Digest,
+        now: Timestamp,
+    ) -> Option<Admission> {
+        let receipt = key.and_then(|key| self.start_receipts.get(key));
+        match decide::recall(receipt.cloned(), request, now) {
+            Recall::Again(answer) => return Some(answer),
+            Recall::Conflict => return Some(Admission::KeyConflict),
+            Recall::Fresh => {}
+        }
+        let id = id?;
+        let run = self.find(id)?;
+        Some(decide::same_id(id.clone(), run.request, request))
+    }
+
     fn admit(&mut self, new: NewRun) -> Result<Admission> {
         decide::check_tokens(&new.started.hooks)?;
         let key = new.key.clone();
-        let receipt = key.as_ref().and_then(|key| self.start_receipts.get(key));
-        match decide::recall(receipt.cloned(), new.request, new.now) {
-            Recall::Again(answer) => return Ok(answer),
-            Recall::Conflict => return Ok(Admission::KeyConflict),
-            Recall::Fresh => {}
+        if let Some(answer) = self.recall(None, key.as_ref(), new.request, new.now) {
+            return Ok(answer);
         }
         let (request, at) = (new.request, new.now);
         let answer = self.admit_once(new)?;
@@ -485,6 +500,16 @@ impl Store for MemoryStore {
 
     async fn admit(&self, run: NewRun) -> Result<Admission> {
         self.state().admit(run)
+    }
+
+    async fn recall(
+        &self,
+        id: Option<&RunId>,
+        key: Option<&IdempotencyKey>,
+        request: Digest,
+        now: Timestamp,
+    ) -> Result<Option<Admission>> {
+        Ok(self.state().recall(id, key, request, now))
     }
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {

@@ -327,6 +327,17 @@ pub trait Store: Send + Sync {
     /// passed.
     async fn admit(&self, run: NewRun) -> Result<Admission>;
 
+    /// What [`Store::admit`] would say of the key, or else the id, before it looks at anything else; `None` when
+    /// neither was used. So a request that was answered before gets its answer also when it could no longer be
+    /// admitted.
+    async fn recall(
+        &self,
+        id: Option<&RunId>,
+        key: Option<&IdempotencyKey>,
+        request: Digest,
+        now: Timestamp,
+    ) -> Result<Option<Admission>>;
+
     /// Live runs that have something to do at `now`, longest due first. Reads; the same run is named
     /// again until it parks, ends or is blocked.
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>>;

@@ -103,6 +103,18 @@ impl Store for SqliteStore {
         self.writer.run(move |w| requests::admit(w, run)).await
     }
 
+    async fn recall(
+        &self,
+        id: Option<&RunId>,
+        key: Option<&IdempotencyKey>,
+        request: Digest,
+        now: Timestamp,
+    ) -> Result<Option<Admission>> {
+        let (id, key) = (id.cloned(), key.cloned());
+        let recall = move |w: &mut _| requests::recall_start(w, id.as_ref(), key.as_ref(), request, now);
+        self.writer.run(recall).await
+    }
+
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {
         self.readers.run(move |conn| runs::due(conn, now, limit)).await
     }

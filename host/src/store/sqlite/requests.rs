@@ -161,13 +161,30 @@ pub fn deploy(writing: &mut Writing, name: &str, component: &StoredComponent, no
     components::name(&writing.conn, name, component.digest, now)
 }
 
+pub fn recall_start(
+    writing: &Writing,
+    id: Option<&RunId>,
+    key: Option<&IdempotencyKey>,
+    request: Digest,
+    now: Timestamp,
+) -> Result<Option<Admission>> {
+    match recall(writing, STARTS, key, request, now)? {
+        Recall::Again(answer) => return Ok(Some(answer)),
+        Recall::Conflict => return Ok(Some(Admission::KeyConflict)),
+        Recall::Fresh => {}
+    }
+    let Some(id) = id else {
+        return Ok(None);
+    };
+    let run = runs::find(&writing.conn, id)?;
+    Ok(run.map(|run| decide::same_id(id.clone(), run.request, request)))
+}
+
 pub fn admit(writing: &mut Writing, new: NewRun) -> Result<Admission> {
     decide::check_tokens(&new.started.hooks)?;
     let key = new.key.clone();
-    match recall(writing, STARTS, key.as_ref(), new.request, new.now)? {
-        Recall::Again(answer) => return Ok(answer),
-        Recall::Conflict => return Ok(Admission::KeyConflict),
-        Recall::Fresh => {}
+    if let Some(answer) = recall_start(writing, None, key.as_ref(), new.request, new.now)? {
+        return Ok(answer);
     }
     let (request, at) = (new.request, new.now);
     let answer = admit_once(writing, new)?;
