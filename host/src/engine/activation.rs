@@ -15,7 +15,7 @@ use super::Engine;
 use super::attempt::{Pending, Verdict, judge};
 use super::registry::Signal;
 use crate::ids::RunId;
-use crate::journal::{CallNo, Entry, Event, GuestError, Limits, NewEntry, Replay, Timestamp};
+use crate::journal::{Body, CallNo, Entry, Event, GuestError, Limits, NewEntry, Replay, Timestamp};
 use crate::sandbox::{AttemptEnd, Component, LogSink, Owner};
 use crate::store::{Append, Appended, Park, StoreError};
 
@@ -151,8 +151,7 @@ impl Activation {
         let advanced = self.work_until_news(replay).await;
         // The guest computes now, for as long as it likes; the attempt goes on elsewhere.
         if let Some((call, attempt)) = self.alone.take() {
-            let handle = self.attempts.spawn(async move { (call, attempt.await) });
-            self.running.insert(call, handle);
+            self.spawn(call, attempt);
         }
         advanced
     }
@@ -192,14 +191,13 @@ impl Activation {
             if let NewEntry::Event { event, body } = &new {
                 match event {
                     Event::StepScheduled { call, step, options } => {
-                        let input = body.as_ref().and_then(|body| body.text.clone());
                         self.steps.insert(
                             *call,
                             Pending {
                                 call: *call,
                                 step: step.clone(),
                                 options: options.clone(),
-                                input: input.unwrap_or_else(|| "null".into()),
+                                input: Body::shared_text(body.as_ref()),
                                 attempts: 0,
                             },
                         );
@@ -217,8 +215,7 @@ impl Activation {
             }
             self.unsaved.push(new);
             // Whatever else is at work, a timer that was set must be armed soon.
-            self.flush_at
-                .get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
+            self.flush_soon();
         }
     }
 
@@ -241,14 +238,13 @@ impl Activation {
                 continue;
             }
             let scheduled = &replay.entries()[open.scheduled as usize];
-            let input = scheduled.body.as_ref().and_then(|body| body.text.clone());
             self.steps.insert(
                 *call,
                 Pending {
                     call: *call,
                     step: open.step.clone(),
                     options: open.options.clone(),
-                    input: input.unwrap_or_else(|| "null".into()),
+                    input: Body::shared_text(scheduled.body.as_ref()),
                     attempts: open.attempts,
                 },
             );
@@ -302,8 +298,7 @@ impl Activation {
                 self.delayed.push(Reverse((at, call)));
                 // Nothing for the guest, but it holds the time of the next attempt: saved within the time in
                 // which attempts become visible.
-                self.flush_at
-                    .get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
+                self.flush_soon();
                 false
             }
         }
@@ -355,8 +350,7 @@ impl Activation {
         let attempt = step.attempts;
         let started = Event::AttemptStarted { call, attempt };
         self.unsaved.push(NewEntry::event(started));
-        self.flush_at
-            .get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
+        self.flush_soon();
         let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
         let running: AttemptFuture = Box::pin(async move {
             let end = sandbox.run_step(&component, request).await;
@@ -366,18 +360,31 @@ impl Activation {
         if self.attempts_begun() == 0 && self.ready.is_empty() {
             self.alone = Some((call, running));
         } else {
-            let handle = self.attempts.spawn(async move { (call, running.await) });
-            self.running.insert(call, handle);
+            self.spawn(call, running);
         }
+    }
+
+    fn spawn(&mut self, call: CallNo, attempt: AttemptFuture) {
+        let handle = self.attempts.spawn(async move { (call, attempt.await) });
+        self.running.insert(call, handle);
+    }
+
+    /// What is unsaved must be visible soon.
+    fn flush_soon(&mut self) {
+        self.flush_at
+            .get_or_insert_with(|| Instant::now() + VISIBLE_AFTER);
+    }
+
+    /// When something comes due by itself: a timer, committed or not, or another attempt.
+    fn next_due(&self, replay: &Replay) -> Option<Timestamp> {
+        let retry = self.delayed.peek().map(|Reverse((at, _))| *at);
+        let due = [replay.work().next_timer(), self.unsaved_timer(), retry];
+        due.into_iter().flatten().min()
     }
 
     /// Nothing of this run is at work: the commit says so, and the guest's instance may be given up.
     async fn rest(&mut self, replay: &mut Replay) -> Outcome<()> {
-        let retry = self.delayed.peek().map(|Reverse((at, _))| *at);
-        let wake_at = [replay.work().next_timer(), self.unsaved_timer(), retry]
-            .into_iter()
-            .flatten()
-            .min();
+        let wake_at = self.next_due(replay);
         if !self.save(replay, Some(Park { wake_at })).await? {
             return Ok(());
         }
@@ -410,11 +417,7 @@ impl Activation {
     async fn wait(&mut self, replay: &mut Replay, wants_permit: bool) -> Outcome<()> {
         let clock = self.engine.0.clock.clone();
         let budget = self.engine.0.attempts.clone();
-        let retry = self.delayed.peek().map(|Reverse((at, _))| *at);
-        let next = [replay.work().next_timer(), self.unsaved_timer(), retry]
-            .into_iter()
-            .flatten()
-            .min();
+        let next = self.next_due(replay);
         let due = async {
             match next {
                 Some(at) => clock.sleep_until(at).await,

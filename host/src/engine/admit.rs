@@ -17,8 +17,8 @@ impl Engine {
     /// # Errors
     /// [`Error::HookConflict`] names the owner of a token that is held; see [`Error`] for the others.
     pub async fn start(&self, request: StartRequest) -> Result<StartReceipt> {
-        let asked = asked(&request)?;
-        let prepared = self.prepare(&request, asked).await;
+        let (asked, input) = asked(&request)?;
+        let prepared = self.prepare(&request, &input, asked).await;
         let (admission, loaded) = match prepared {
             Ok(run) => {
                 let loaded = as_admitted(&run);
@@ -60,11 +60,11 @@ impl Engine {
     }
 
     /// Checks a request against what is deployed now.
-    async fn prepare(&self, request: &StartRequest, asked: Digest) -> Result<NewRun> {
+    async fn prepare(&self, request: &StartRequest, input: &Value, asked: Digest) -> Result<NewRun> {
         let (component, workflow) = self.resolve(&request.workflow).await?;
         let workflow = &component.manifest.workflows[&workflow];
-        let input = self.checked_input(workflow, &request.input)?;
-        let hooks = self.claims(workflow, &input, request)?;
+        self.check_input(workflow, &request.input, input)?;
+        let hooks = self.claims(workflow, input, request)?;
         Ok(NewRun {
             id: request.id.clone().unwrap_or_else(RunId::generate),
             started: Started {
@@ -82,7 +82,7 @@ impl Engine {
         })
     }
 
-    fn checked_input(&self, workflow: &WorkflowManifest, text: &str) -> Result<Value> {
+    fn check_input(&self, workflow: &WorkflowManifest, text: &str, input: &Value) -> Result<()> {
         let limit = self.0.config.limits.body_bytes;
         if text.len() as u64 > limit {
             let bytes = text.len() as u64;
@@ -96,14 +96,13 @@ impl Engine {
             workflow: workflow.name.clone(),
             what,
         };
-        let input: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
         if !input.is_object() {
             return Err(invalid("it must be an object keyed by parameter name".into()));
         }
         if let Some(schema) = &workflow.input {
-            schema.check(&input).map_err(|error| invalid(error.to_string()))?;
+            schema.check(input).map_err(|error| invalid(error.to_string()))?;
         }
-        Ok(input)
+        Ok(())
     }
 
     /// The workflow's own token first, then those of the request.
@@ -156,8 +155,9 @@ impl Engine {
     }
 }
 
-/// What the caller asked for, whatever is deployed: the same request has the same digest for ever.
-fn asked(request: &StartRequest) -> Result<Digest> {
+/// What the caller asked for, whatever is deployed: the same request has the same digest for ever. And the input,
+/// read.
+fn asked(request: &StartRequest) -> Result<(Digest, Value)> {
     let workflow = request.workflow.rsplit('/').next().unwrap_or_default();
     let input: Value = serde_json::from_str(&request.input).map_err(|error| Error::InvalidInput {
         workflow: workflow.to_owned(),
@@ -173,7 +173,7 @@ fn asked(request: &StartRequest) -> Result<Digest> {
         "hooks": hooks.collect::<Vec<_>>(),
         "id": request.id,
     });
-    Ok(Digest::of(asked.to_string()))
+    Ok((Digest::of(asked.to_string()), input))
 }
 
 /// A run as it is once it has been admitted.

@@ -36,6 +36,12 @@ impl Body {
         }
     }
 
+    /// The text of a body that may be absent or erased; JSON `null` then.
+    pub fn shared_text(body: Option<&Self>) -> Arc<str> {
+        let text = body.and_then(|body| body.text.clone());
+        text.unwrap_or_else(|| "null".into())
+    }
+
     /// The text, or JSON `null` when it was erased.
     pub fn text_or_null(&self) -> &str {
         self.text.as_deref().unwrap_or("null")

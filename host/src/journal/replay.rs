@@ -892,8 +892,7 @@ impl Replay {
 }
 
 fn text_of(entry: &Entry) -> Arc<str> {
-    let text = entry.body.as_ref().and_then(|body| body.text.clone());
-    text.unwrap_or_else(|| "null".into())
+    Body::shared_text(entry.body.as_ref())
 }
 
 /// Whether a recorded body and JSON text say the same, whatever the order of keys and the white space. An
