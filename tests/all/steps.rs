@@ -533,6 +533,39 @@ async fn c13_the_limits_of_concurrency_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_woken_keeps_its_place_among_those_that_wait_for_an_attempt() {
+    let marks = Marks::start().await;
+    let config = EngineConfig {
+        max_attempts: 1,
+        ..EngineConfig::default()
+    };
+    let host = TestHost::with(StoreKind::Memory, config, None, &[marks.authority()]).await;
+    marks.hold("first");
+    let leave = async |name: &str| {
+        let input = json!({ "marks": marks.url(), "names": [name], "token": name });
+        host.start("leave_marks", input).await
+    };
+    leave("first").await;
+    marks.reached("first", 1).await;
+    // A step that is in the journal without an attempt waits for one.
+    let mut waiting = Vec::new();
+    for name in ["second", "third", "fourth"] {
+        let run = leave(name).await;
+        host.until(&run, |info| info.entries == 2).await;
+        waiting.push(run);
+    }
+    for n in 0..3 {
+        host.deliver("second", json!(n)).await.expect("delivered");
+    }
+    marks.let_go();
+    for run in waiting {
+        host.output(&run).await;
+    }
+    let names: Vec<_> = left(&marks).into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(names, ["first", "second", "third", "fourth"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c21_an_attempt_that_takes_long_is_visible_while_it_runs() {
     let (host, marks) = with_marks().await;
     marks.hold("slow");

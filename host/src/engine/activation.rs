@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
 
@@ -89,6 +89,8 @@ pub struct Activation {
     alone: Option<(CallNo, AttemptFuture)>,
     running: HashMap<CallNo, AbortHandle>,
     attempts: JoinSet<(CallNo, AttemptEnd)>,
+    /// This run's place among those that wait for the common budget of attempts, kept until it is served.
+    queued: Option<PermitFuture>,
     /// Entries that the next commit carries.
     unsaved: Vec<NewEntry>,
     /// When they must be visible.
@@ -96,6 +98,8 @@ pub struct Activation {
     /// Wakes this task for that. Set anew only when it has gone off: most commits come long before.
     flush: Pin<Box<Sleep>>,
 }
+
+type PermitFuture = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
 type AttemptFuture = Pin<Box<dyn Future<Output = AttemptEnd> + Send>>;
 
@@ -141,6 +145,7 @@ impl Activation {
             alone: None,
             running: HashMap::new(),
             attempts: JoinSet::new(),
+            queued: None,
             unsaved: Vec::new(),
             flush_at: None,
             flush: Box::pin(tokio::time::sleep(VISIBLE_AFTER)),
@@ -171,7 +176,7 @@ impl Activation {
         while replay.seen() == before {
             let news = self.fire_timers(replay) | self.collect(replay);
             self.promote_delayed();
-            let permit = self.begin_attempts();
+            self.begin_attempts();
             if news {
                 self.save(replay, None).await?;
                 return Ok(());
@@ -179,7 +184,7 @@ impl Activation {
             if self.attempts_begun() == 0 && self.ready.is_empty() {
                 self.rest(replay).await?;
             } else {
-                self.wait(replay, permit).await?;
+                self.wait(replay).await?;
             }
         }
         Ok(())
@@ -322,23 +327,28 @@ impl Activation {
         self.running.len() + usize::from(self.alone.is_some())
     }
 
-    /// Begins as many attempts as the budgets allow. Returns true when the common budget is used up.
-    fn begin_attempts(&mut self) -> bool {
+    /// Begins as many attempts as the budgets allow. Where the common one is used up, the run queues for it.
+    fn begin_attempts(&mut self) {
         while self.attempts_begun() < self.engine.0.config.max_attempts_per_run {
             let Some(call) = self.ready.front().copied() else {
-                return false;
+                self.queued = None;
+                return;
             };
             if !self.steps.contains_key(&call) {
                 self.ready.pop_front();
                 continue;
             }
-            let Ok(permit) = self.engine.0.attempts.clone().try_acquire_owned() else {
-                return true;
+            if self.queued.is_some() {
+                return;
+            }
+            let budget = self.engine.0.attempts.clone();
+            let Ok(permit) = budget.clone().try_acquire_owned() else {
+                self.queued = Some(Box::pin(budget.acquire_owned()));
+                return;
             };
             self.ready.pop_front();
             self.begin_attempt(call, permit);
         }
-        false
     }
 
     fn begin_attempt(&mut self, call: CallNo, permit: OwnedSemaphorePermit) {
@@ -414,9 +424,8 @@ impl Activation {
     }
 
     /// Waits for an attempt to end, or for whatever comes first.
-    async fn wait(&mut self, replay: &mut Replay, wants_permit: bool) -> Outcome<()> {
+    async fn wait(&mut self, replay: &mut Replay) -> Outcome<()> {
         let clock = self.engine.0.clock.clone();
-        let budget = self.engine.0.attempts.clone();
         let next = self.next_due(replay);
         let due = async {
             match next {
@@ -425,9 +434,9 @@ impl Activation {
             }
         };
         let room = async {
-            match wants_permit {
-                true => budget.acquire_owned().await.ok(),
-                false => std::future::pending().await,
+            match &mut self.queued {
+                Some(permit) => permit.await,
+                None => std::future::pending().await,
             }
         };
         let flush_at = self.flush_at.filter(|_| !self.unsaved.is_empty());
@@ -462,7 +471,8 @@ impl Activation {
                 }
             }
             permit = room => {
-                if let (Some(permit), Some(call)) = (permit, self.ready.pop_front()) {
+                self.queued = None;
+                if let (Ok(permit), Some(call)) = (permit, self.ready.pop_front()) {
                     self.begin_attempt(call, permit);
                 }
             }
