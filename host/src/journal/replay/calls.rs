@@ -1,0 +1,178 @@
+//! Calls: numbered in program order, compared with the journal, or new.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{GuestError, PromiseId, Replay, Result};
+use crate::journal::divergence::{Call, Divergence};
+use crate::journal::entry::{Body, CallNo, Entry, Event, NewEntry, Seq, Timestamp};
+use crate::journal::options::StepOptions;
+
+/// What a call found in the journal.
+pub(super) enum Found {
+    /// At this index.
+    Recorded(usize),
+    /// Past the end: the call's number.
+    New(CallNo),
+}
+
+impl Replay {
+    pub fn step(
+        &mut self,
+        name: &str,
+        input: &str,
+        options: impl FnOnce() -> std::result::Result<StepOptions, String>,
+    ) -> Result<PromiseId> {
+        let found = self.find(
+            |entry| match &entry.event {
+                Event::StepScheduled { step, .. } => step == name && same_json(&entry.body, input),
+                _ => false,
+            },
+            || Call::Step {
+                name: name.to_owned(),
+                input: input.into(),
+            },
+        )?;
+        if let Found::New(call) = found {
+            let event = Event::StepScheduled {
+                call,
+                step: name.to_owned(),
+                options: options().map_err(GuestError::Misuse)?,
+            };
+            self.new.push(NewEntry::with_body(event, Body::new(input)));
+        }
+        Ok(self.promise_for_call())
+    }
+
+    pub fn sleep(&mut self, length: u64) -> Result<PromiseId> {
+        let due = self.now().saturating_add(length);
+        self.timer(due, Some(length), || Call::Sleep { length_ms: length })
+    }
+
+    pub fn sleep_until(&mut self, at: Timestamp) -> Result<PromiseId> {
+        self.timer(at, None, || Call::SleepUntil { at })
+    }
+
+    fn timer(
+        &mut self,
+        due: Timestamp,
+        length: Option<u64>,
+        asked: impl FnOnce() -> Call,
+    ) -> Result<PromiseId> {
+        let found = self.find(
+            |entry| match &entry.event {
+                Event::TimerSet {
+                    length: recorded,
+                    due: set,
+                    ..
+                } => *recorded == length && (length.is_some() || *set == due),
+                _ => false,
+            },
+            asked,
+        )?;
+        if let Found::New(call) = found {
+            self.new
+                .push(NewEntry::event(Event::TimerSet { call, due, length }));
+        }
+        Ok(self.promise_for_call())
+    }
+
+    /// Numbers the guest's next call and compares it with the recorded one, if there is one.
+    pub(super) fn find(
+        &mut self,
+        matches: impl FnOnce(&Entry) -> bool,
+        asked: impl FnOnce() -> Call,
+    ) -> Result<Found> {
+        let call = self.next_call;
+        match self.calls.get(call as usize) {
+            Some(&index) if matches(&self.entries[index]) => {
+                self.next_call += 1;
+                Ok(Found::Recorded(index))
+            }
+            Some(_) => Err(self.diverged(call, Some(asked()))),
+            None if self.status.is_terminal() => Err(self.diverged(call, Some(asked()))),
+            None if self.verify => Err(GuestError::EndOfJournal),
+            None => {
+                self.next_call += 1;
+                Ok(Found::New(call))
+            }
+        }
+    }
+
+    pub(super) fn diverged(&self, call: CallNo, requested: Option<Call>) -> GuestError {
+        let index = self.calls.get(call as usize).copied().or_else(|| {
+            let last = self.entries.iter().rposition(|entry| {
+                matches!(entry.event, Event::Completed | Event::Failed | Event::Cancelled)
+            });
+            last.filter(|_| self.status.is_terminal())
+        });
+        GuestError::Diverged(Box::new(Divergence {
+            call,
+            seq: index.map(|index| index as Seq),
+            recorded: index.and_then(|index| self.call_at(index)),
+            requested,
+            source: None,
+        }))
+    }
+
+    pub(super) fn call_at(&self, index: usize) -> Option<Call> {
+        let entry = &self.entries[index];
+        let body = || text_of(entry);
+        Some(match &entry.event {
+            Event::StepScheduled { step, .. } => Call::Step {
+                name: step.clone(),
+                input: body(),
+            },
+            Event::TimerSet {
+                length: Some(length), ..
+            } => Call::Sleep { length_ms: *length },
+            Event::TimerSet { due, .. } => Call::SleepUntil { at: *due },
+            Event::HookClaimed { generated: true, .. } => Call::OpenHook { token: None },
+            Event::HookClaimed { spec, .. } => Call::OpenHook {
+                token: Some(spec.token.clone()),
+            },
+            Event::HookConflicted { token, .. } => Call::OpenHook {
+                token: Some(token.clone()),
+            },
+            Event::HookClosed { hook, .. } => Call::CloseHook {
+                token: self.token_of(*hook)?,
+            },
+            Event::HookDisposed { hook, .. } => Call::DisposeHook {
+                token: self.token_of(*hook)?,
+            },
+            Event::Completed => Call::Return { value: body() },
+            Event::Failed | Event::Cancelled => Call::Fail { error: body() },
+            _ => return None,
+        })
+    }
+}
+
+pub(super) fn text_of(entry: &Entry) -> Arc<str> {
+    Body::shared_text(entry.body.as_ref())
+}
+
+/// Whether a recorded body and JSON text say the same, whatever the order of keys and the white space. An
+/// erased body is the same only as text with its digest.
+pub(super) fn same_json(recorded: &Option<Body>, asked: &str) -> bool {
+    let Some(body) = recorded else {
+        return false;
+    };
+    match &body.text {
+        Some(text) if **text == *asked => true,
+        Some(text) => match (
+            serde_json::from_str::<Value>(text),
+            serde_json::from_str::<Value>(asked),
+        ) {
+            (Ok(recorded), Ok(asked)) => recorded == asked,
+            _ => false,
+        },
+        None => {
+            *body
+                == Body {
+                    text: None,
+                    ..Body::new(asked)
+                }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Promises: what the guest has in flight, and their outcomes.
+
+use std::sync::Arc;
+
+use super::calls::text_of;
+use super::{GuestError, HookHandle, PromiseId, Replay, Result};
+use crate::journal::entry::{CallNo, Event, NewEntry};
+use crate::journal::outcome::{Failure, FailureKind};
+
+#[derive(Debug)]
+pub(super) enum Awaited {
+    Call(CallNo),
+    Ready(HookHandle),
+    /// Completed by the entry that asks the run to cancel.
+    Cancellation,
+}
+
+#[derive(Debug)]
+pub(super) struct Promise {
+    pub(super) awaited: Awaited,
+    pub(super) held: bool,
+    pub(super) reported: bool,
+    pub(super) taken: bool,
+    pub(super) abandoned: bool,
+    /// Index of the entry that completed it.
+    pub(super) completed_by: Option<usize>,
+}
+
+impl Replay {
+    pub fn cancellation(&mut self) -> PromiseId {
+        self.new_promise(Awaited::Cancellation)
+    }
+
+    /// The outcome of a promise that `wait` has reported: a value or a failure, both JSON.
+    ///
+    /// # Errors
+    /// [`GuestError::Misuse`] when `wait` has not reported it, or it was taken before.
+    pub fn take(&mut self, id: PromiseId) -> Result<std::result::Result<Arc<str>, Arc<str>>> {
+        let promise = &mut self.promises[id as usize];
+        if !promise.reported {
+            let text = format!("promise {id} was taken before `wait` reported it");
+            return Err(GuestError::Misuse(text));
+        }
+        if std::mem::replace(&mut promise.taken, true) {
+            return Err(GuestError::Misuse(format!("promise {id} was taken twice")));
+        }
+        Ok(match (&promise.awaited, promise.completed_by) {
+            (Awaited::Call(_), Some(index)) => {
+                let entry = &self.entries[index];
+                match entry.event {
+                    Event::StepCompleted { .. } => Ok(text_of(entry)),
+                    Event::StepFailed { .. } => Err(text_of(entry)),
+                    _ => Ok("null".into()),
+                }
+            }
+            (Awaited::Ready(HookHandle::Conflict(_)), _) => {
+                let failure = Failure::new(
+                    FailureKind::HookConflict,
+                    "another run owns this hook's token; look at `conflict()` before awaiting payloads",
+                );
+                Err(failure.to_json().into())
+            }
+            _ => Ok("null".into()),
+        })
+    }
+
+    /// Gives a promise up: no further attempts, the outcome is thrown away.
+    pub fn abandon(&mut self, id: PromiseId) {
+        let promise = &mut self.promises[id as usize];
+        if promise.abandoned || promise.reported {
+            return;
+        }
+        promise.abandoned = true;
+        if let Awaited::Call(call) = promise.awaited {
+            let uncommitted = call as usize >= self.calls.len();
+            let outstanding = self.work.steps.contains_key(&call) || self.work.timers.contains_key(&call);
+            if uncommitted || outstanding {
+                self.new.push(NewEntry::event(Event::Abandoned { call }));
+            }
+        }
+        self.release(id);
+    }
+
+    /// The guest dropped its handle; `wait` will not report the promise.
+    pub fn release(&mut self, id: PromiseId) {
+        let promise = &mut self.promises[id as usize];
+        if std::mem::replace(&mut promise.held, false) && !promise.reported {
+            self.unreported -= 1;
+        }
+    }
+
+    pub(super) fn promise_for_call(&mut self) -> PromiseId {
+        let id = self.new_promise(Awaited::Call(self.next_call - 1));
+        self.promise_of_call.push(Some(id));
+        id
+    }
+
+    pub(super) fn no_promise_for_call(&mut self) {
+        self.promise_of_call.push(None);
+    }
+
+    pub(super) fn new_promise(&mut self, awaited: Awaited) -> PromiseId {
+        self.promises.push(Promise {
+            awaited,
+            held: true,
+            reported: false,
+            taken: false,
+            abandoned: false,
+            completed_by: None,
+        });
+        self.unreported += 1;
+        self.promises.len() as PromiseId - 1
+    }
+
+    pub(super) fn promise(&self, call: CallNo) -> Option<&Promise> {
+        let id = (*self.promise_of_call.get(call as usize)?)?;
+        self.promises.get(id as usize)
+    }
+}
