@@ -75,12 +75,17 @@ pub fn run_step<R: StepOutput>(
         let body = body.map_err(|error| {
             fatal_document(&format!("the input does not fit the step's parameters: {error}"))
         })?;
-        match body.await.into_result() {
-            Ok(value) => to_json(&value)
-                .map_err(|error| fatal_document(&format!("the step's result is not JSON: {error}"))),
-            Err(error) => Err(step_error_document(&error)),
-        }
+        step_outcome(body.await.into_result())
     })
+}
+
+/// A step's result as it goes to the host.
+pub(crate) fn step_outcome<T: Serialize, E: StepError>(result: Result<T, E>) -> Outcome {
+    match result {
+        Ok(value) => to_json(&value)
+            .map_err(|error| fatal_document(&format!("the step's result is not JSON: {error}"))),
+        Err(error) => Err(step_error_document(&error)),
+    }
 }
 
 fn step_error_document<E: StepError>(error: &E) -> String {

@@ -132,6 +132,7 @@ mod block_on;
 #[cfg(target_family = "wasm")]
 #[allow(unsafe_code, reason = "wit-bindgen generates the exported functions")]
 mod component;
+mod closure;
 mod executor;
 mod failure;
 mod hook;
@@ -154,6 +155,7 @@ mod bindings {
 
 #[cfg(not(target_family = "wasm"))]
 pub use block_on::block_on;
+pub use closure::{ClosureCall, step, typed_step};
 pub use failure::{Failure, FailureInfo, FailureKind};
 pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks};
 pub use onemark_macros::{StepError, step, workflow};

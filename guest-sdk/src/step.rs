@@ -38,6 +38,37 @@ impl<T: Serialize + DeserializeOwned + 'static, E: StepError> StepOutput for Res
     }
 }
 
+/// The options that one call can set, for everything that has `options: StepOptions`.
+macro_rules! option_methods {
+    () => {
+        /// How often to try again after a failed attempt; 0 means one attempt.
+        pub fn retries(mut self, retries: u32) -> Self {
+            self.options.retries = Some(retries);
+            self
+        }
+
+        /// How long one attempt may take before it is cut off. In whole milliseconds, rounded up.
+        pub fn timeout(mut self, length: Duration) -> Self {
+            self.options.timeout_ms = Some(milliseconds(length));
+            self
+        }
+
+        /// How long to wait between attempts: a [`Backoff`], or the first wait as a `Duration`.
+        pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
+            self.options.backoff = Some(backoff.into());
+            self
+        }
+
+        /// The idempotency key itself (not a template). By default it is the declared one, or one that the
+        /// host makes for this call.
+        pub fn key(mut self, key: impl Into<String>) -> Self {
+            self.options.key = Some(Cow::Owned(key.into()));
+            self
+        }
+    };
+}
+pub(crate) use option_methods;
+
 /// A call of a `#[step]` function, to be awaited.
 ///
 /// The arguments are serialised when the function is called. The step itself is called, and takes its
@@ -96,30 +127,7 @@ impl<R: StepOutput> StepCall<R> {
         }
     }
 
-    /// How often to try again after a failed attempt; 0 means one attempt.
-    pub fn retries(mut self, retries: u32) -> Self {
-        self.options.retries = Some(retries);
-        self
-    }
-
-    /// How long one attempt may take before it is cut off. In whole milliseconds, rounded up.
-    pub fn timeout(mut self, length: Duration) -> Self {
-        self.options.timeout_ms = Some(milliseconds(length));
-        self
-    }
-
-    /// How long to wait between attempts: a [`Backoff`], or the first wait as a `Duration`.
-    pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
-        self.options.backoff = Some(backoff.into());
-        self
-    }
-
-    /// The idempotency key itself (not a template). By default it is the declared one, or one that the
-    /// host makes for this call.
-    pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.options.key = Some(Cow::Owned(key.into()));
-        self
-    }
+    option_methods!();
 
     fn begin(&self) -> Result<State<R>, Failure<R::Error>> {
         let not_json = |error: &NotJson| {
@@ -137,14 +145,6 @@ impl<R: StepOutput> StepCall<R> {
             Failure::local(self.name, FailureKind::TypeMismatch, message)
         })
     }
-
-    fn read(&self, outcome: Result<String, String>) -> Result<R::Value, Failure<R::Error>> {
-        let value = outcome.map_err(|document| Failure::from_document(self.name, &document, decode_error))?;
-        serde_json::from_str(&value).map_err(|error| {
-            let message = format!("its saved result does not fit its type: {error}");
-            Failure::local(self.name, FailureKind::TypeMismatch, message)
-        })
-    }
 }
 
 impl<R: StepOutput> Future for StepCall<R> {
@@ -159,19 +159,34 @@ impl<R: StepOutput> Future for StepCall<R> {
         let result = match &mut this.state {
             State::Called(operation) => {
                 let outcome = ready!(Pin::new(operation).poll(context));
-                this.read(outcome)
+                read(this.name, outcome)
             }
-            State::Plain(body) => ready!(body.as_mut().poll(context))
-                .into_result()
-                .map_err(|error| {
-                    let (message, retry) = (error.message(), error.retry());
-                    Failure::returned(this.name, error, message, retry)
-                }),
+            State::Plain(body) => plain(this.name, ready!(body.as_mut().poll(context)).into_result()),
             State::New | State::Done => panic!("step `{}` was polled after its end", this.name),
         };
         this.state = State::Done;
         Poll::Ready(result)
     }
+}
+
+/// What a step that the host ran came to.
+pub(crate) fn read<T: DeserializeOwned, E: StepError>(
+    step: &str,
+    outcome: Result<String, String>,
+) -> Result<T, Failure<E>> {
+    let value = outcome.map_err(|document| Failure::from_document(step, &document, decode_error))?;
+    serde_json::from_str(&value).map_err(|error| {
+        let message = format!("its saved result does not fit its type: {error}");
+        Failure::local(step, FailureKind::TypeMismatch, message)
+    })
+}
+
+/// What a step that ran as a plain function came to.
+pub(crate) fn plain<T, E: StepError>(step: &str, result: Result<T, E>) -> Result<T, Failure<E>> {
+    result.map_err(|error| {
+        let (message, retry) = (error.message(), error.retry());
+        Failure::returned(step, error, message, retry)
+    })
 }
 
 impl<R: StepOutput> FusedFuture for StepCall<R> {

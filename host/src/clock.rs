@@ -85,7 +85,10 @@ impl Clock for ManualClock {
     }
 }
 
-/// A number that nobody can guess: seeds, generated tokens, jitter.
+/// A number that nobody can guess: seeds, generated tokens, jitter. All its 64 bits are random.
+///
+/// # Panics
+/// When the system has no random numbers: nothing that relies on them may go on then.
 pub fn random_u64() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().0
+    getrandom::u64().expect("the system gives random numbers")
 }

@@ -84,6 +84,7 @@ pub fn deliver(name: &str, payload: &str, now: Timestamp) -> Delivery {
 
 pub fn scheduled(call: CallNo) -> NewEntry {
     let event = Event::StepScheduled {
+        closure: false,
         call,
         step: "charge".into(),
         options: StepOptions::default(),

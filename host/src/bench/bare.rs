@@ -146,6 +146,7 @@ pub fn sequence_journal(lab: &Lab, steps: u64) -> Vec<Entry> {
     for n in 0..steps {
         let call = u32::try_from(n).unwrap_or(u32::MAX);
         let scheduled = Event::StepScheduled {
+            closure: false,
             call,
             step: "nothing".into(),
             options: StepOptions::default(),

@@ -15,7 +15,9 @@ use super::Engine;
 use super::attempt::{Pending, Verdict, judge};
 use super::registry::Signal;
 use crate::ids::RunId;
-use crate::journal::{Body, CallNo, Entry, Event, GuestError, Limits, NewEntry, Replay, Timestamp};
+use crate::journal::{
+    Body, CallNo, Divergence, Entry, Event, GuestError, Limits, NewEntry, Replay, Timestamp,
+};
 use crate::sandbox::{AttemptEnd, Component, LogSink, Owner};
 use crate::store::{Append, Appended, Park, StoreError};
 
@@ -38,6 +40,9 @@ pub enum Stop {
     Store(StoreError),
     #[error(transparent)]
     Replay(GuestError),
+    /// A closure could not be reached again.
+    #[error("{0}")]
+    Diverged(Box<Divergence>),
 }
 
 /// Appends, and tries again for as long as the store cannot write: what finished is kept meanwhile.
@@ -174,9 +179,9 @@ impl Activation {
             self.resume_steps(replay);
         }
         while replay.seen() == before {
-            let news = self.fire_timers(replay) | self.collect(replay);
+            let news = self.fire_timers(replay) | self.collect(replay)?;
             self.promote_delayed();
-            self.begin_attempts();
+            self.begin_attempts(replay)?;
             if news {
                 self.save(replay, None).await?;
                 return Ok(());
@@ -195,12 +200,18 @@ impl Activation {
         for new in replay.drain_new() {
             if let NewEntry::Event { event, body } = &new {
                 match event {
-                    Event::StepScheduled { call, step, options } => {
+                    Event::StepScheduled {
+                        call,
+                        step,
+                        closure,
+                        options,
+                    } => {
                         self.steps.insert(
                             *call,
                             Pending {
                                 call: *call,
                                 step: step.clone(),
+                                closure: *closure,
                                 options: options.clone(),
                                 input: Body::shared_text(body.as_ref()),
                                 attempts: 0,
@@ -248,6 +259,7 @@ impl Activation {
                 Pending {
                     call: *call,
                     step: open.step.clone(),
+                    closure: open.closure,
                     options: open.options.clone(),
                     input: Body::shared_text(scheduled.body.as_ref()),
                     attempts: open.attempts,
@@ -272,27 +284,28 @@ impl Activation {
     }
 
     /// Takes in attempts that have ended; true when the guest may have something to observe.
-    fn collect(&mut self, replay: &Replay) -> bool {
+    fn collect(&mut self, replay: &Replay) -> Outcome<bool> {
         let mut news = false;
         while let Some(ended) = self.attempts.try_join_next() {
-            news |= self.ended(ended, replay);
+            news |= self.ended(ended, replay)?;
         }
-        news
+        Ok(news)
     }
 
-    fn ended(&mut self, ended: Result<(CallNo, AttemptEnd), JoinError>, replay: &Replay) -> bool {
+    /// Takes in the end of an attempt; true when the guest has something to observe.
+    fn ended(&mut self, ended: Result<(CallNo, AttemptEnd), JoinError>, replay: &Replay) -> Outcome<bool> {
         let (call, end) = match ended {
             Ok(ended) => ended,
-            Err(error) if error.is_cancelled() => return false,
+            Err(error) if error.is_cancelled() => return Ok(false),
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         self.running.remove(&call);
         self.alone.take_if(|(alone, _)| *alone == call);
         // Abandoned meanwhile: the outcome is thrown away.
         let Some(step) = self.steps.get(&call).filter(|_| !replay.is_abandoned(call)) else {
-            return false;
+            return Ok(false);
         };
-        match judge(step, end, &self.limits, self.engine.0.clock.now()) {
+        Ok(match judge(step, end, &self.limits, self.engine.0.clock.now()) {
             Verdict::Done(entry) => {
                 self.steps.remove(&call);
                 self.unsaved.push(entry);
@@ -306,7 +319,8 @@ impl Activation {
                 self.flush_soon();
                 false
             }
-        }
+            Verdict::Diverged(divergence) => return Err(Stop::Diverged(divergence)),
+        })
     }
 
     fn promote_delayed(&mut self) {
@@ -328,50 +342,63 @@ impl Activation {
     }
 
     /// Begins as many attempts as the budgets allow. Where the common one is used up, the run queues for it.
-    fn begin_attempts(&mut self) {
+    fn begin_attempts(&mut self, replay: &Replay) -> Outcome<()> {
         while self.attempts_begun() < self.engine.0.config.max_attempts_per_run {
             let Some(call) = self.ready.front().copied() else {
                 self.queued = None;
-                return;
+                return Ok(());
             };
             if !self.steps.contains_key(&call) {
                 self.ready.pop_front();
                 continue;
             }
             if self.queued.is_some() {
-                return;
+                return Ok(());
             }
             let budget = self.engine.0.attempts.clone();
             let Ok(permit) = budget.clone().try_acquire_owned() else {
                 self.queued = Some(Box::pin(budget.acquire_owned()));
-                return;
+                return Ok(());
             };
             self.ready.pop_front();
-            self.begin_attempt(call, permit);
+            self.begin_attempt(call, permit, replay)?;
         }
+        Ok(())
     }
 
-    fn begin_attempt(&mut self, call: CallNo, permit: OwnedSemaphorePermit) {
+    fn begin_attempt(&mut self, call: CallNo, permit: OwnedSemaphorePermit, replay: &Replay) -> Outcome<()> {
         let Some(step) = self.steps.get_mut(&call) else {
-            return;
+            return Ok(());
         };
-        let request = step.request(&self.run, self.limits.clone(), self.logs.clone());
+        let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
+        let running: AttemptFuture = if step.closure {
+            let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
+            let replica = replica.map_err(Stop::Replay)?;
+            let request = step.closure_request(&self.run, replica, self.logs.clone());
+            Box::pin(async move {
+                let end = sandbox.run_closure(&component, request).await;
+                drop(permit);
+                end
+            })
+        } else {
+            let request = step.request(&self.run, self.limits.clone(), self.logs.clone());
+            Box::pin(async move {
+                let end = sandbox.run_step(&component, request).await;
+                drop(permit);
+                end
+            })
+        };
         step.attempts += 1;
         let attempt = step.attempts;
         let started = Event::AttemptStarted { call, attempt };
         self.unsaved.push(NewEntry::event(started));
         self.flush_soon();
-        let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
-        let running: AttemptFuture = Box::pin(async move {
-            let end = sandbox.run_step(&component, request).await;
-            drop(permit);
-            end
-        });
         if self.attempts_begun() == 0 && self.ready.is_empty() {
             self.alone = Some((call, running));
         } else {
             self.spawn(call, running);
         }
+        Ok(())
     }
 
     fn spawn(&mut self, call: CallNo, attempt: AttemptFuture) {
@@ -449,15 +476,15 @@ impl Activation {
         tokio::select! {
             biased;
             ended = alone => {
-                if self.ended(Ok(ended), replay) {
+                if self.ended(Ok(ended), replay)? {
                     self.save(replay, None).await?;
                 }
             }
             Some(ended) = self.attempts.join_next() => {
-                if self.ended(ended, replay) {
-                    self.collect(replay);
+                if self.ended(ended, replay)? {
+                    self.collect(replay)?;
                     // Others take the places of those that ended while these are saved.
-                    self.begin_attempts();
+                    self.begin_attempts(replay)?;
                     self.save(replay, None).await?;
                 }
             }
@@ -473,7 +500,7 @@ impl Activation {
             permit = room => {
                 self.queued = None;
                 if let (Ok(permit), Some(call)) = (permit, self.ready.pop_front()) {
-                    self.begin_attempt(call, permit);
+                    self.begin_attempt(call, permit, replay)?;
                 }
             }
             () = due => {

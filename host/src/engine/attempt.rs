@@ -8,15 +8,18 @@ use serde::de::IgnoredAny;
 use crate::clock;
 use crate::ids::RunId;
 use crate::journal::{
-    AttemptError, Body, CallNo, Event, Failure, FailureKind, Limits, NewEntry, StepOptions, Timestamp,
+    AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, NewEntry, Replay,
+    StepOptions, Timestamp,
 };
-use crate::sandbox::{AttemptEnd, AttemptRequest, LogSink, Trap, TrapKind};
+use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, Trap, TrapKind};
 
 /// A step that wants an attempt.
 #[derive(Debug, Clone)]
 pub struct Pending {
     pub call: CallNo,
     pub step: String,
+    /// A closure of the workflow.
+    pub closure: bool,
     pub options: StepOptions,
     pub input: Arc<str>,
     /// Attempts that began before.
@@ -25,16 +28,35 @@ pub struct Pending {
 
 impl Pending {
     pub fn request(&self, run: &RunId, limits: Limits, logs: Arc<dyn LogSink>) -> AttemptRequest {
-        let made = || format!("{run}/{}", self.call);
         AttemptRequest {
             step: self.step.clone(),
             input: self.input.clone(),
             attempt: self.attempts + 1,
-            idempotency_key: self.options.key.clone().unwrap_or_else(made),
-            timeout: Duration::from_millis(self.options.timeout_ms),
+            idempotency_key: self.idempotency_key(run),
+            timeout: self.timeout(),
             limits,
             logs,
         }
+    }
+
+    pub fn closure_request(&self, run: &RunId, replay: Replay, logs: Arc<dyn LogSink>) -> ClosureRequest {
+        ClosureRequest {
+            run: run.clone(),
+            replay,
+            attempt: self.attempts + 1,
+            idempotency_key: self.idempotency_key(run),
+            timeout: self.timeout(),
+            logs,
+        }
+    }
+
+    fn idempotency_key(&self, run: &RunId) -> String {
+        let made = || format!("{run}/{}", self.call);
+        self.options.key.clone().unwrap_or_else(made)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.options.timeout_ms)
     }
 }
 
@@ -44,6 +66,8 @@ pub enum Verdict {
     Done(NewEntry),
     /// Tried again at this time.
     Again(NewEntry, Timestamp),
+    /// The workflow is not what its journal holds.
+    Diverged(Box<Divergence>),
 }
 
 /// Judges the end of attempt `step.attempts`.
@@ -72,6 +96,7 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
             failure.causes = error.causes;
             (failure, error.retry)
         }
+        AttemptEnd::Diverged(divergence) => return Verdict::Diverged(divergence),
         AttemptEnd::Trapped(trap) => (trap_failure(trap), true),
         AttemptEnd::TimedOut => {
             let text = format!("the attempt took longer than {} ms", step.options.timeout_ms);

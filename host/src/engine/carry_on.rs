@@ -11,7 +11,9 @@ use super::error::Error;
 use super::registry::{Due, Left, Place, Signal};
 use super::request::DivergenceReport;
 use crate::ids::RunId;
-use crate::journal::{Body, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp};
+use crate::journal::{
+    Body, Divergence, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp,
+};
 use crate::sandbox::{LogLevel, LogSink, Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
 
@@ -175,13 +177,7 @@ async fn settle(
             rest
         }
         WorkflowEnd::Diverged(divergence) => {
-            let report = DivergenceReport::from(*divergence);
-            let message = format!(
-                "{}. The component does not do what the journal holds. Move the run to one that does: \
-                 `onemark runs upgrade {run} --component DIGEST`",
-                report.message
-            );
-            block(engine, run, BlockReason::Nondeterminism, message, json!(report)).await;
+            block_as_diverged(engine, run, *divergence).await;
             rest
         }
         WorkflowEnd::Trapped(trap) => {
@@ -200,9 +196,23 @@ async fn settle(
             Ok(Stop::Reload) => Ok(Next::Again),
             Ok(Stop::Store(error)) => Err(error),
             Ok(Stop::Replay(error)) => Err(corrupt(run, &error)),
+            Ok(Stop::Diverged(divergence)) => {
+                block_as_diverged(engine, run, *divergence).await;
+                rest
+            }
             Err(error) => Err(StoreError::Invalid(format!("{error:#}"))),
         },
     }
+}
+
+async fn block_as_diverged(engine: &Engine, run: &RunId, divergence: Divergence) {
+    let report = DivergenceReport::from(divergence);
+    let message = format!(
+        "{}. The component does not do what the journal holds. Move the run to one that does: \
+         `onemark runs upgrade {run} --component DIGEST`",
+        report.message
+    );
+    block(engine, run, BlockReason::Nondeterminism, message, json!(report)).await;
 }
 
 fn describe(trap: &Trap) -> String {

@@ -19,6 +19,9 @@ pub enum Call {
         #[serde(serialize_with = "as_json")]
         input: Arc<str>,
     },
+    Closure {
+        name: String,
+    },
     Sleep {
         length_ms: u64,
     },
@@ -57,6 +60,7 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step { name, input } => write!(f, "step {name} {input}"),
+            Self::Closure { name } => write!(f, "closure step {name}"),
             Self::Sleep { length_ms } => write!(f, "sleep {length_ms} ms"),
             Self::SleepUntil { at } => write!(f, "sleep until {at}"),
             Self::OpenHook { token: Some(token) } => write!(f, "open hook {token}"),

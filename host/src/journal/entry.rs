@@ -76,10 +76,13 @@ pub enum Event {
     /// Entry 0. Body: the input.
     Started(Box<Started>),
 
-    /// The guest called a step. Body: its input.
+    /// The guest called a step. Body: its input, unless it is a closure.
     StepScheduled {
         call: CallNo,
         step: String,
+        /// A closure of the workflow; its input is what it captured.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        closure: bool,
         /// Pinned here; never compared in replay.
         #[serde(default, skip_serializing_if = "StepOptions::is_default")]
         options: StepOptions,

@@ -19,7 +19,7 @@ pub use entry::{
 };
 pub use options::{Backoff, Limits, StepOptions, StepOverrides};
 pub use outcome::{AttemptError, Failure, FailureKind};
-pub use replay::{GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
+pub use replay::{Begun, GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
 pub use template::{Template, TemplateError};
 pub use work::{OpenStep, OpenTimer, Work};

@@ -10,6 +10,7 @@ use super::options::StepOptions;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenStep {
     pub step: String,
+    pub closure: bool,
     pub options: StepOptions,
     /// The entry whose body is the input.
     pub scheduled: Seq,
@@ -36,9 +37,15 @@ pub struct Work {
 impl Work {
     pub fn apply(&mut self, entry: &Entry) {
         match &entry.event {
-            Event::StepScheduled { call, step, options } => {
+            Event::StepScheduled {
+                call,
+                step,
+                closure,
+                options,
+            } => {
                 let open = OpenStep {
                     step: step.clone(),
+                    closure: *closure,
                     options: options.clone(),
                     scheduled: entry.seq,
                     attempts: 0,

@@ -24,6 +24,7 @@ pub struct Component {
     pub manifest: Arc<Manifest>,
     pub(super) workflow: WorkflowPre<Guest>,
     pub(super) step: WorkflowPre<Guest>,
+    pub(super) replica: WorkflowPre<Guest>,
     pub(super) sources: Sources,
 }
 
@@ -85,12 +86,14 @@ impl Sandbox {
         };
         let workflow = indices(&self.workflows).map_err(interface)?;
         let step = indices(&self.steps).map_err(interface)?;
+        let replica = indices(&self.replicas).map_err(interface)?;
         let manifest = Arc::new(Manifest::parse(self.describe(&workflow, &sources).await?)?);
         Ok(Component {
             digest,
             manifest,
             workflow,
             step,
+            replica,
             sources,
         })
     }

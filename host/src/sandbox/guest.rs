@@ -1,8 +1,11 @@
 //! What a running instance holds on the host's side.
 
-use std::sync::Arc;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rand_core::{Rng as _, TryRng};
 
 use wasmtime::component::{HasData, ResourceTable};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxView, WasiView};
@@ -14,6 +17,7 @@ use super::logs::{LogLevel, LogSink, LogStream};
 use super::manifest::Manifest;
 use super::trap::Refused;
 use super::workflow::Owner;
+use crate::clock::{self, Clock as _, SystemClock};
 use crate::ids::RunId;
 use crate::journal::{CallNo, HookHandle, Replay};
 
@@ -62,6 +66,15 @@ pub struct WorkflowGuest {
     pub burnt: u64,
     /// How far the guest was when it last got fuel.
     pub progress: (usize, CallNo),
+    /// In a replica: what the closure is to know and have.
+    pub replica: Option<ReplicaGuest>,
+}
+
+/// A workflow guest that was made to run one of its closures.
+pub struct ReplicaGuest {
+    pub attempt: StepGuest,
+    /// The guest is in its closure: from here on it is a step.
+    pub in_closure: bool,
 }
 
 pub struct StepGuest {
@@ -82,9 +95,10 @@ impl Guest {
     /// # Errors
     /// In every other sandbox: names the call and what to do instead.
     pub fn workflow(&mut self, call: &'static str) -> wasmtime::Result<&mut WorkflowGuest> {
+        let in_step = self.attempt().is_some();
         match &mut self.role {
-            Role::Workflow(workflow) => Ok(workflow),
-            Role::Step(_) => Err(Refused(format!(
+            Role::Workflow(workflow) if !in_step => Ok(workflow),
+            Role::Workflow(_) | Role::Step(_) => Err(Refused(format!(
                 "`{call}` is for workflow code and was called inside a step: a step runs from start to \
                  end and is retried as a whole; do the waiting in the workflow, around the step"
             ))
@@ -116,19 +130,40 @@ impl Guest {
     /// # Errors
     /// In every other sandbox.
     pub fn step(&mut self, call: &'static str) -> wasmtime::Result<&mut StepGuest> {
-        match &mut self.role {
-            Role::Step(step) => Ok(step),
-            _ => Err(Refused(format!(
+        self.attempt().ok_or_else(|| {
+            Refused(format!(
                 "`{call}` is known only inside a step; workflow code has no attempts"
             ))
-            .into()),
+            .into()
+        })
+    }
+
+    /// The journal of the workflow that this guest runs, also while a closure runs.
+    pub fn replay(&self) -> Option<&Replay> {
+        match &self.role {
+            Role::Workflow(workflow) => Some(&workflow.replay),
+            Role::Step(_) | Role::Describe => None,
+        }
+    }
+
+    fn attempt(&mut self) -> Option<&mut StepGuest> {
+        match &mut self.role {
+            Role::Step(step) => Some(step),
+            Role::Workflow(workflow) => match &mut workflow.replica {
+                Some(replica) if replica.in_closure => Some(&mut replica.attempt),
+                _ => None,
+            },
+            Role::Describe => None,
         }
     }
 
     /// Whether log lines were written before, by an earlier activation.
     pub fn silent(&self) -> bool {
         match &self.role {
-            Role::Workflow(workflow) => workflow.replay.is_replaying(),
+            Role::Workflow(workflow) => match &workflow.replica {
+                Some(replica) => !replica.in_closure,
+                None => workflow.replay.is_replaying(),
+            },
             Role::Step(_) | Role::Describe => false,
         }
     }
@@ -155,15 +190,31 @@ impl WasiHttpView for Guest {
 
 /// The time at the horizon, shared with the guest's clocks. Milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Default)]
-pub struct GuestTime(Arc<AtomicU64>);
+pub struct GuestTime(Arc<Times>);
+
+#[derive(Debug, Default)]
+struct Times {
+    horizon: AtomicU64,
+    /// When a closure began: from then on time is real.
+    real_since: OnceLock<Instant>,
+}
 
 impl GuestTime {
     pub fn set(&self, now: u64) {
-        self.0.store(now, Ordering::Relaxed);
+        self.0.horizon.store(now, Ordering::Relaxed);
     }
 
-    fn get(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    /// From now on the guest sees real time and draws real random numbers.
+    pub fn turn_real(&self) {
+        self.0.real_since.get_or_init(Instant::now);
+    }
+
+    fn horizon(&self) -> Duration {
+        Duration::from_millis(self.0.horizon.load(Ordering::Relaxed))
+    }
+
+    fn real_since(&self) -> Option<Instant> {
+        self.0.real_since.get().copied()
     }
 }
 
@@ -173,7 +224,10 @@ impl HostWallClock for GuestTime {
     }
 
     fn now(&self) -> Duration {
-        self.get()
+        match self.real_since() {
+            Some(_) => Duration::from_millis(SystemClock.now()),
+            None => self.horizon(),
+        }
     }
 }
 
@@ -183,7 +237,44 @@ impl HostMonotonicClock for GuestTime {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.get().as_nanos()).unwrap_or(u64::MAX)
+        let since = self.real_since().map_or(Duration::ZERO, |since| since.elapsed());
+        u64::try_from((self.horizon() + since).as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A stream of a run's seed, and real random numbers once time is real.
+pub struct GuestRandom {
+    pub stream: rand_pcg::Pcg64Mcg,
+    pub time: GuestTime,
+}
+
+impl TryRng for GuestRandom {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok(match self.time.real_since() {
+            Some(_) => clock::random_u64() as u32,
+            None => self.stream.next_u32(),
+        })
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(match self.time.real_since() {
+            Some(_) => clock::random_u64(),
+            None => self.stream.next_u64(),
+        })
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        match self.time.real_since() {
+            Some(_) => {
+                for chunk in bytes.chunks_mut(8) {
+                    chunk.copy_from_slice(&clock::random_u64().to_le_bytes()[..chunk.len()]);
+                }
+            }
+            None => self.stream.fill_bytes(bytes),
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use wasmtime::component::Linker;
 
 use super::bindings::Workflow;
 use super::guest::{Guest, HasGuest};
-use super::host::promises;
+use super::host::{promises, steps};
 use super::trap::Refused;
 
 /// The version of WASI 0.2 whose functions are replaced below: the one that the WASI library names.
@@ -28,11 +28,7 @@ const DENIED: &[(&str, &str, &str)] = &[
 /// For workflow instances: journaled calls, virtual time, seeded random.
 pub fn workflow(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = step(engine)?;
-    linker.allow_shadowing(true);
-    let mut promises = linker.instance("onemark:workflow/promises@0.1.0")?;
-    promises.func_wrap_async("wait", |store, (): ()| {
-        Box::new(async move { Ok((promises::wait(store).await?,)) })
-    })?;
+    waits(&mut linker)?;
     for (interface, function, what) in DENIED {
         let mut instance = linker.instance(&format!("wasi:{interface}@{WASI}"))?;
         instance.func_new(function, move |_, _, _, _| {
@@ -45,6 +41,27 @@ pub fn workflow(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         })?;
     }
     Ok(linker)
+}
+
+/// For attempts of closures: up to the closure a workflow, from there on a step. What workflow code is denied is
+/// not denied here: the workflow's own instance has passed that code.
+pub fn replica(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+    let mut linker = step(engine)?;
+    waits(&mut linker)?;
+    let mut steps = linker.instance("onemark:workflow/steps@0.1.0")?;
+    steps.func_wrap("begin", |store, (name, options): (String, String)| {
+        Ok((steps::begin(store, &name, &options)?,))
+    })?;
+    Ok(linker)
+}
+
+/// `wait` needs the whole store.
+fn waits(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    let mut promises = linker.instance("onemark:workflow/promises@0.1.0")?;
+    promises.func_wrap_async("wait", |store, (): ()| {
+        Box::new(async move { Ok((promises::wait(store).await?,)) })
+    })
 }
 
 /// For attempts of steps: real time and random, and what the operator granted.

@@ -4,6 +4,7 @@
 //! beyond its journal it asks of its [`Owner`].
 
 mod bindings;
+mod closure;
 mod component;
 mod grants;
 mod guest;
@@ -18,6 +19,7 @@ mod step;
 mod trap;
 mod workflow;
 
+pub use closure::ClosureRequest;
 pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use grants::{HttpGrant, HttpGrantError};
 pub use logs::{LogLevel, LogSink, NoLogs};

@@ -68,6 +68,7 @@ pub struct Sandbox {
     pub(super) engine: Engine,
     pub(super) workflows: Arc<Linker<Guest>>,
     pub(super) steps: Arc<Linker<Guest>>,
+    pub(super) replicas: Arc<Linker<Guest>>,
     pub(super) config: Arc<SandboxConfig>,
 }
 
@@ -80,6 +81,7 @@ impl Sandbox {
         Ok(Self {
             workflows: Arc::new(linker::workflow(&engine)?),
             steps: Arc::new(linker::step(&engine)?),
+            replicas: Arc::new(linker::replica(&engine)?),
             config: Arc::new(config),
             engine,
         })

@@ -9,7 +9,7 @@ use super::host::http::HttpEgress;
 use super::logs::LogSink;
 use super::runtime::Sandbox;
 use super::trap::Trap;
-use crate::journal::Limits;
+use crate::journal::{Divergence, Limits};
 
 /// What an attempt is made with.
 pub struct AttemptRequest {
@@ -31,16 +31,23 @@ pub enum AttemptEnd {
     Returned(Result<String, String>),
     Trapped(Trap),
     TimedOut,
+    /// A closure could not be reached: the workflow did something else than it did before.
+    Diverged(Box<Divergence>),
 }
 
 impl Sandbox {
+    /// What steps may reach.
+    pub(super) fn egress(&self) -> HttpEgress {
+        HttpEgress {
+            grants: self.config.http.as_slice().into(),
+        }
+    }
+
     /// Runs one attempt to its end or its deadline, whichever comes first. Dropping the future ends it too.
     pub async fn run_step(&self, component: &Component, request: AttemptRequest) -> AttemptEnd {
         let limits = &request.limits;
         let wasi = wasi_with_logs(&request.logs).build();
-        let egress = HttpEgress {
-            grants: self.config.http.as_slice().into(),
-        };
+        let egress = self.egress();
         let role = Role::Step(StepGuest {
             attempt: request.attempt,
             idempotency_key: request.idempotency_key,

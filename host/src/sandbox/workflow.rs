@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rand_core::SeedableRng as _;
+use wasmtime::Store;
 
 use super::component::Component;
-use super::guest::{GuestTime, Role, WorkflowGuest, wasi_with_logs};
+use super::guest::{Guest, GuestRandom, GuestTime, Role, WorkflowGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
 use super::logs::LogSink;
 use super::runtime::Sandbox;
 use super::sources::Sources;
 use super::trap::{Refused, Trap, source_of};
 use crate::ids::RunId;
-use crate::journal::{Divergence, GuestError, NewEntry, Replay, Seq};
+use crate::journal::{Divergence, GuestError, NewEntry, Replay, Seq, Started};
 
 /// What a workflow needs beyond its journal. An error ends the activation and comes back in
 /// [`WorkflowEnd::Stopped`].
@@ -78,35 +79,9 @@ impl Sandbox {
         let started = replay.started();
         let name = started.workflow.clone();
         let limits = started.limits.clone();
-        let seed = started.seed;
         let input = replay.input().to_string();
-
-        let time = GuestTime::default();
-        time.set(replay.now());
-        let mut wasi = wasi_with_logs(&logs);
-        wasi.wall_clock(time.clone());
-        wasi.monotonic_clock(time.clone());
-        // Three streams of one seed; the numbers tell them apart.
-        wasi.secure_random(stream(seed, 1));
-        wasi.insecure_random(stream(seed, 2));
-        wasi.insecure_random_seed(u128::from(seed) << 64 | u128::from(!seed));
-
-        let guest = WorkflowGuest {
-            run,
-            manifest: component.manifest.clone(),
-            replay,
-            owner,
-            hooks: Vec::new(),
-            random: stream(seed, 3),
-            time,
-            asked: 0,
-            fuel: limits.workflow_fuel,
-            burnt: 0,
-            progress: (0, 0),
-        };
-        let role = Role::Workflow(Box::new(guest));
-        let (memory, egress) = (limits.workflow_memory, HttpEgress::default());
-        let mut store = self.store(role, logs, memory, wasi.build(), egress);
+        let guest = WorkflowGuest::new(run, component, replay, owner);
+        let mut store = self.workflow_store(guest, logs, HttpEgress::default());
         let returned = async {
             store.set_fuel(limits.workflow_fuel)?;
             let instance = component.workflow.instantiate_async(&mut store).await?;
@@ -140,11 +115,65 @@ impl Sandbox {
     }
 }
 
+impl WorkflowGuest {
+    pub(super) fn new(run: RunId, component: &Component, replay: Replay, owner: Box<dyn Owner>) -> Self {
+        let time = GuestTime::default();
+        time.set(replay.now());
+        let started = replay.started();
+        Self {
+            run,
+            manifest: component.manifest.clone(),
+            hooks: Vec::new(),
+            random: stream(started.seed, 3),
+            time,
+            asked: 0,
+            fuel: started.limits.workflow_fuel,
+            burnt: 0,
+            progress: (0, 0),
+            replica: None,
+            replay,
+            owner,
+        }
+    }
+}
+
+impl Sandbox {
+    /// For a workflow at its beginning, or a replica of one.
+    pub(super) fn workflow_store(
+        &self,
+        guest: WorkflowGuest,
+        logs: Arc<dyn LogSink>,
+        egress: HttpEgress,
+    ) -> Store<Guest> {
+        let Started { seed, limits, .. } = guest.replay.started();
+        let (seed, memory) = (*seed, limits.workflow_memory);
+        let time = guest.time.clone();
+        let random = |number| GuestRandom {
+            stream: stream(seed, number),
+            time: time.clone(),
+        };
+        let mut wasi = wasi_with_logs(&logs);
+        wasi.wall_clock(time.clone());
+        wasi.monotonic_clock(time.clone());
+        // Three streams of one seed; the numbers tell them apart.
+        wasi.secure_random(random(1));
+        wasi.insecure_random(random(2));
+        wasi.insecure_random_seed(u128::from(seed) << 64 | u128::from(!seed));
+        self.store(
+            Role::Workflow(Box::new(guest)),
+            logs,
+            memory,
+            wasi.build(),
+            egress,
+        )
+    }
+}
+
 fn stream(seed: u64, number: u64) -> rand_pcg::Pcg64Mcg {
     rand_pcg::Pcg64Mcg::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-fn end_of(error: wasmtime::Error, panic: Option<String>, sources: &Sources) -> WorkflowEnd {
+pub(super) fn end_of(error: wasmtime::Error, panic: Option<String>, sources: &Sources) -> WorkflowEnd {
     let error = match error.downcast::<Stopped>() {
         Ok(Stopped(error)) => return WorkflowEnd::Stopped(error),
         Err(error) => error,

@@ -3,6 +3,7 @@
 mod broken;
 mod changing;
 mod clocks;
+mod closures;
 mod forbidden;
 mod hooks;
 mod marks;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{GuestError, PromiseId, Replay, Result};
+use super::{Begun, GuestError, PromiseId, Replay, Result};
 use crate::journal::divergence::{Call, Divergence};
 use crate::journal::entry::{Body, CallNo, Entry, Event, NewEntry, Seq, Timestamp};
 use crate::journal::options::StepOptions;
@@ -26,7 +26,9 @@ impl Replay {
     ) -> Result<PromiseId> {
         let found = self.find(
             |entry| match &entry.event {
-                Event::StepScheduled { step, .. } => step == name && same_json(&entry.body, input),
+                Event::StepScheduled {
+                    step, closure: false, ..
+                } => step == name && same_json(&entry.body, input),
                 _ => false,
             },
             || Call::Step {
@@ -38,11 +40,52 @@ impl Replay {
             let event = Event::StepScheduled {
                 call,
                 step: name.to_owned(),
+                closure: false,
                 options: options().map_err(GuestError::Misuse)?,
             };
             self.new.push(NewEntry::with_body(event, Body::new(input)));
         }
         Ok(self.promise_for_call())
+    }
+
+    /// Announces a closure as a step.
+    pub fn closure(
+        &mut self,
+        name: &str,
+        options: impl FnOnce() -> std::result::Result<StepOptions, String>,
+    ) -> Result<Begun> {
+        let asked = || Call::Closure {
+            name: name.to_owned(),
+        };
+        if let Some(replica) = self
+            .replica
+            .as_ref()
+            .filter(|replica| replica.call == self.next_call)
+        {
+            return match replica.closure == name {
+                true => Ok(Begun::Here),
+                false => Err(self.diverged(self.next_call, Some(asked()))),
+            };
+        }
+        let found = self.find(
+            |entry| match &entry.event {
+                Event::StepScheduled {
+                    step, closure: true, ..
+                } => step == name,
+                _ => false,
+            },
+            asked,
+        )?;
+        if let Found::New(call) = found {
+            let event = Event::StepScheduled {
+                call,
+                step: name.to_owned(),
+                closure: true,
+                options: options().map_err(GuestError::Misuse)?,
+            };
+            self.new.push(NewEntry::event(event));
+        }
+        Ok(Begun::Elsewhere(self.promise_for_call()))
     }
 
     pub fn sleep(&mut self, length: u64) -> Result<PromiseId> {
@@ -93,6 +136,9 @@ impl Replay {
             Some(_) => Err(self.diverged(call, Some(asked()))),
             None if self.status.is_terminal() => Err(self.diverged(call, Some(asked()))),
             None if self.verify => Err(GuestError::EndOfJournal),
+            None if self.replica.as_ref().is_some_and(|replica| call >= replica.call) => {
+                Err(self.diverged(call, Some(asked())))
+            }
             None => {
                 self.next_call += 1;
                 Ok(Found::New(call))
@@ -101,7 +147,19 @@ impl Replay {
     }
 
     pub(super) fn diverged(&self, call: CallNo, requested: Option<Call>) -> GuestError {
-        let index = self.calls.get(call as usize).copied().or_else(|| {
+        let index = self.calls.get(call as usize).copied();
+        if let (None, Some(replica)) = (index, &self.replica) {
+            return GuestError::Diverged(Box::new(Divergence {
+                call: replica.call,
+                seq: None,
+                recorded: Some(Call::Closure {
+                    name: replica.closure.clone(),
+                }),
+                requested,
+                source: None,
+            }));
+        }
+        let index = index.or_else(|| {
             let last = self.entries.iter().rposition(|entry| {
                 matches!(entry.event, Event::Completed | Event::Failed | Event::Cancelled)
             });
@@ -120,6 +178,9 @@ impl Replay {
         let entry = &self.entries[index];
         let body = || text_of(entry);
         Some(match &entry.event {
+            Event::StepScheduled {
+                step, closure: true, ..
+            } => Call::Closure { name: step.clone() },
             Event::StepScheduled { step, .. } => Call::Step {
                 name: step.clone(),
                 input: body(),

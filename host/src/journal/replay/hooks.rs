@@ -93,6 +93,10 @@ impl Replay {
                 self.no_promise_for_call();
                 Ok(Opened::Handle(self.open_recorded(index)?))
             }
+            // What opens a hook waits for the commit, so the journal of a replica holds it.
+            Found::New(call) if self.replica.is_some() => {
+                Err(self.diverged(call, Some(Call::OpenHook { token })))
+            }
             Found::New(call) => {
                 let generated = token.is_none();
                 let spec = spec(token).map_err(GuestError::Misuse)?;

@@ -57,6 +57,22 @@ pub enum Waited {
     Suspended,
 }
 
+/// The answer to announcing a closure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    /// The closure must not run here; this promise stands for it.
+    Elsewhere(PromiseId),
+    /// This replay was made to run it.
+    Here,
+}
+
+/// The closure that a replay is made to run.
+#[derive(Debug)]
+struct Replica {
+    call: CallNo,
+    closure: String,
+}
+
 #[derive(Debug)]
 pub struct Replay {
     started: Started,
@@ -69,6 +85,8 @@ pub struct Replay {
     recorded_taken: Vec<u32>,
     /// New calls become entries; when verifying they end the replay.
     verify: bool,
+    /// The replay ends at this call.
+    replica: Option<Replica>,
     /// Entries that were there when this activation began.
     resumed: usize,
 
@@ -96,6 +114,19 @@ impl Replay {
     /// When the entries are no journal: not dense from 0, or in an order that cannot be.
     pub fn resume(entries: Vec<Entry>) -> Result<Self> {
         Self::new(entries, false)
+    }
+
+    /// Replays `entries` up to call number `call`, which announces the closure of that name.
+    ///
+    /// Calls before it that the journal does not hold yet are taken as they come: the guest made them since it
+    /// last waited, so it makes them again.
+    ///
+    /// # Errors
+    /// As [`Replay::resume`].
+    pub fn replica(entries: Vec<Entry>, call: CallNo, closure: String) -> Result<Self> {
+        let mut replay = Self::new(entries, false)?;
+        replay.replica = Some(Replica { call, closure });
+        Ok(replay)
     }
 
     /// Replays `entries` and stops at their end.
@@ -129,6 +160,7 @@ impl Replay {
             status: RunStatus::Pending,
             recorded_taken: Vec::new(),
             verify,
+            replica: None,
             resumed: entries.len(),
             horizon: 0,
             next_call: 0,
@@ -287,7 +319,7 @@ impl Replay {
                 }
             }
             if self.horizon + 1 == self.entries.len() {
-                if self.status.is_terminal() {
+                if self.status.is_terminal() || self.replica.is_some() {
                     return Err(self.diverged(self.next_call, Some(Call::Wait)));
                 }
                 if self.unreported == 0 {
@@ -370,7 +402,7 @@ impl Replay {
             Ok(value) => Call::Return { value: value.into() },
             Err(error) => Call::Fail { error: error.into() },
         };
-        if (self.next_call as usize) < self.calls.len() {
+        if (self.next_call as usize) < self.calls.len() || self.replica.is_some() {
             return Err(self.diverged(self.next_call, Some(returned())));
         }
         let end = self

@@ -6,7 +6,7 @@ mod hooks;
 pub(super) mod http;
 mod logs;
 pub(super) mod promises;
-mod steps;
+pub mod steps;
 mod timers;
 
 use super::bindings::onemark::workflow::types;
