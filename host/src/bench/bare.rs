@@ -134,6 +134,7 @@ pub async fn activation_seconds(lab: &Lab) -> Result<f64> {
 /// The journal of a completed `sequence` of `steps`, as a live run writes it.
 pub fn sequence_journal(lab: &Lab, steps: u64) -> Vec<Entry> {
     let started = Started {
+        timeout: None,
         workflow: "sequence".into(),
         component: lab.component.digest,
         seed: 7,

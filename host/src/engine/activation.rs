@@ -12,11 +12,12 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
 
 use super::Engine;
-use super::attempt::{Pending, Verdict, judge};
+use super::attempt::{Pending, Verdict, cancelled, judge};
 use super::registry::Signal;
 use crate::ids::RunId;
 use crate::journal::{
-    Body, CallNo, Divergence, Entry, Event, GuestError, Limits, NewEntry, Replay, Timestamp,
+    Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, Limits, NewEntry, Replay,
+    Timestamp,
 };
 use crate::sandbox::{AttemptEnd, Component, LogSink, Owner};
 use crate::store::{Append, Appended, Park, StoreError};
@@ -43,6 +44,9 @@ pub enum Stop {
     /// A closure could not be reached again.
     #[error("{0}")]
     Diverged(Box<Divergence>),
+    /// The run had its time, and the grace after it.
+    #[error("out of time")]
+    OutOfTime,
 }
 
 /// Appends, and tries again for as long as the store cannot write: what finished is kept meanwhile.
@@ -96,6 +100,10 @@ pub struct Activation {
     attempts: JoinSet<(CallNo, AttemptEnd)>,
     /// This run's place among those that wait for the common budget of attempts, kept until it is served.
     queued: Option<PermitFuture>,
+    /// When attempts that began before the run was asked to cancel are cut off.
+    cut_at: Option<Timestamp>,
+    /// Something is unsaved that the guest may observe.
+    news: bool,
     /// Entries that the next commit carries.
     unsaved: Vec<NewEntry>,
     /// When they must be visible.
@@ -151,6 +159,8 @@ impl Activation {
             running: HashMap::new(),
             attempts: JoinSet::new(),
             queued: None,
+            cut_at: None,
+            news: false,
             unsaved: Vec::new(),
             flush_at: None,
             flush: Box::pin(tokio::time::sleep(VISIBLE_AFTER)),
@@ -179,10 +189,11 @@ impl Activation {
             self.resume_steps(replay);
         }
         while replay.seen() == before {
-            let news = self.fire_timers(replay) | self.collect(replay)?;
+            self.keep_deadlines(replay)?;
+            self.news |= self.fire_timers(replay) | self.collect(replay)?;
             self.promote_delayed();
             self.begin_attempts(replay)?;
-            if news {
+            if std::mem::take(&mut self.news) {
                 self.save(replay, None).await?;
                 return Ok(());
             }
@@ -215,6 +226,7 @@ impl Activation {
                                 options: options.clone(),
                                 input: Body::shared_text(body.as_ref()),
                                 attempts: 0,
+                                cancelled: false,
                             },
                         );
                         self.ready.push_back(*call);
@@ -254,23 +266,79 @@ impl Activation {
                 continue;
             }
             let scheduled = &replay.entries()[open.scheduled as usize];
-            self.steps.insert(
-                *call,
-                Pending {
-                    call: *call,
-                    step: open.step.clone(),
-                    closure: open.closure,
-                    options: open.options.clone(),
-                    input: Body::shared_text(scheduled.body.as_ref()),
-                    attempts: open.attempts,
-                },
-            );
+            let step = Pending {
+                call: *call,
+                step: open.step.clone(),
+                closure: open.closure,
+                options: open.options.clone(),
+                input: Body::shared_text(scheduled.body.as_ref()),
+                attempts: open.attempts,
+                cancelled: open.cancelled,
+            };
+            if open.cancelled {
+                // Where no retry is due an attempt may have begun, also one that the journal does not know.
+                self.unsaved.push(cancelled(&step, open.retry_at.is_none()));
+                self.news = true;
+                continue;
+            }
+            self.steps.insert(*call, step);
             match open.retry_at {
                 Some(at) => self.delayed.push(Reverse((at, *call))),
                 None => self.ready.push_back(*call),
             }
         }
         self.ready.make_contiguous().sort_unstable();
+    }
+
+    /// The run is to end: steps without an attempt get none, those with one get a grace time.
+    fn cancel_steps(&mut self) {
+        let mut calls: Vec<_> = self.steps.keys().copied().collect();
+        calls.sort_unstable();
+        for call in calls {
+            if self.is_running(call) {
+                if let Some(step) = self.steps.get_mut(&call) {
+                    step.cancelled = true;
+                }
+                let grace = self.engine.0.config.cancel_grace.as_millis() as Timestamp;
+                self.cut_at
+                    .get_or_insert(self.engine.0.clock.now().saturating_add(grace));
+            } else if let Some(step) = self.steps.remove(&call) {
+                self.unsaved.push(cancelled(&step, false));
+                self.news = true;
+            }
+        }
+    }
+
+    fn is_running(&self, call: CallNo) -> bool {
+        self.running.contains_key(&call) || self.alone.as_ref().is_some_and(|(alone, _)| *alone == call)
+    }
+
+    /// What is over by now: the run's time, and the grace of attempts in a run that was asked to cancel.
+    fn keep_deadlines(&mut self, replay: &Replay) -> Outcome<()> {
+        let now = self.engine.0.clock.now();
+        match replay.work().deadline {
+            Some(Deadline::End(at)) if at <= now => return Err(Stop::OutOfTime),
+            Some(Deadline::Cancel(at)) if at <= now => {
+                let reason = CancelReason::Timeout;
+                self.unsaved
+                    .push(NewEntry::event(Event::CancelRequested { reason }));
+                self.news = true;
+            }
+            _ => {}
+        }
+        if self.cut_at.is_some_and(|at| at <= now) {
+            self.cut_at = None;
+            let cut: Vec<_> = self.steps.extract_if(|_, step| step.cancelled).collect();
+            for (call, step) in cut {
+                self.alone.take_if(|(alone, _)| *alone == call);
+                if let Some(attempt) = self.running.remove(&call) {
+                    attempt.abort();
+                }
+                self.unsaved.push(cancelled(&step, true));
+                self.news = true;
+            }
+        }
+        Ok(())
     }
 
     fn fire_timers(&mut self, replay: &Replay) -> bool {
@@ -415,7 +483,16 @@ impl Activation {
     /// When something comes due by itself: a timer, committed or not, or another attempt.
     fn next_due(&self, replay: &Replay) -> Option<Timestamp> {
         let retry = self.delayed.peek().map(|Reverse((at, _))| *at);
-        let due = [replay.work().next_timer(), self.unsaved_timer(), retry];
+        let deadline = replay.work().deadline.map(|deadline| match deadline {
+            Deadline::Cancel(at) | Deadline::End(at) => at,
+        });
+        let due = [
+            replay.work().next_timer(),
+            self.unsaved_timer(),
+            retry,
+            deadline,
+            self.cut_at,
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -551,6 +628,15 @@ impl Activation {
         if entries.iter().any(upgraded) {
             return Err(Stop::Reload);
         }
-        replay.extend(entries).map_err(Stop::Replay)
+        let cancels = |entry: &Entry| matches!(entry.event, Event::CancelRequested { .. });
+        let cancelled = entries.iter().any(cancels);
+        replay.extend(entries).map_err(Stop::Replay)?;
+        if replay.status().is_terminal() {
+            return Err(Stop::Reload);
+        }
+        if cancelled {
+            self.cancel_steps();
+        }
+        Ok(())
     }
 }

@@ -24,6 +24,8 @@ pub struct Pending {
     pub input: Arc<str>,
     /// Attempts that began before.
     pub attempts: u32,
+    /// The run was asked to cancel: no further attempts.
+    pub cancelled: bool,
 }
 
 impl Pending {
@@ -109,7 +111,7 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
     };
     let body = Body::new(failure.to_json());
     // The first attempt is no retry.
-    if may_retry && attempt <= step.options.retries {
+    if may_retry && attempt <= step.options.retries && !step.cancelled {
         let retry_at = match retry_after {
             Some(after) => now.saturating_add(after),
             None => step.options.backoff.retry_at(now, attempt, clock::random_u64()),
@@ -122,6 +124,22 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
         return Verdict::Again(NewEntry::with_body(event, body), retry_at);
     }
     Verdict::Done(NewEntry::with_body(Event::StepFailed { call, attempt }, body))
+}
+
+/// What a step comes to that gets no attempt any more, since the run was asked to cancel. `cut_off` when an attempt
+/// had begun and nobody knows what it did.
+pub fn cancelled(step: &Pending, cut_off: bool) -> NewEntry {
+    let (call, attempt) = (step.call, step.attempts);
+    let text = match cut_off {
+        true => "the run was asked to cancel, and the attempt did not end within its grace time",
+        false => "the run was asked to cancel before the step was done",
+    };
+    let failure = Failure {
+        attempts: Some(attempt),
+        outcome_unknown: cut_off,
+        ..Failure::new(FailureKind::Cancelled, text)
+    };
+    NewEntry::with_body(Event::StepFailed { call, attempt }, Body::new(failure.to_json()))
 }
 
 fn checked(value: &str, limits: &Limits) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use super::registry::{Due, Left, Place, Signal};
 use super::request::DivergenceReport;
 use crate::ids::RunId;
 use crate::journal::{
-    Body, Divergence, Event, Failure, FailureKind, GuestError, Limits, NewEntry, Replay, Timestamp,
+    Body, Divergence, Event, Failure, FailureKind, GuestError, NewEntry, Replay, Timestamp,
 };
 use crate::sandbox::{LogLevel, LogSink, Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
@@ -168,7 +168,7 @@ async fn settle(
     let rest = Ok(Next::Rest { wake_at: None });
     match end {
         WorkflowEnd::Returned(outcome) => {
-            let outcome = outcome_entry(outcome, &replay.started().limits);
+            let outcome = outcome_entry(outcome, &replay);
             let mut entries = leftover;
             entries.extend(replay.drain_new());
             entries.push(outcome);
@@ -196,6 +196,17 @@ async fn settle(
             Ok(Stop::Reload) => Ok(Next::Again),
             Ok(Stop::Store(error)) => Err(error),
             Ok(Stop::Replay(error)) => Err(corrupt(run, &error)),
+            Ok(Stop::OutOfTime) => {
+                let text =
+                    "the run took longer than its timeout allows, and did not end when it was asked to";
+                let failure = Failure::new(FailureKind::Cancelled, text);
+                let mut entries = leftover;
+                let body = Body::new(failure.to_json());
+                entries.push(NewEntry::with_body(Event::Cancelled, body));
+                save(engine, run, replay.seen(), entries, None).await?;
+                engine.0.registry.changed(run);
+                rest
+            }
             Ok(Stop::Diverged(divergence)) => {
                 block_as_diverged(engine, run, *divergence).await;
                 rest
@@ -227,7 +238,8 @@ fn describe(trap: &Trap) -> String {
 }
 
 /// The entry that ends a run. An outcome that cannot be kept is a failure that says so.
-fn outcome_entry(outcome: Result<String, String>, limits: &Limits) -> NewEntry {
+fn outcome_entry(outcome: Result<String, String>, replay: &Replay) -> NewEntry {
+    let limits = &replay.started().limits;
     let refused = |kind, text: String| {
         let body = Body::new(Failure::new(kind, text).to_json());
         NewEntry::with_body(Event::Failed, body)
@@ -252,7 +264,8 @@ fn outcome_entry(outcome: Result<String, String>, limits: &Limits) -> NewEntry {
             }
         },
         Err(document) => match serde_json::from_str::<serde_json::Value>(&document) {
-            Ok(error) if error["kind"] == "cancelled" => {
+            // Without a request it is what somebody else's cancellation came to.
+            Ok(error) if error["kind"] == "cancelled" && replay.work().cancel_requested.is_some() => {
                 NewEntry::with_body(Event::Cancelled, Body::new(document))
             }
             Ok(_) => NewEntry::with_body(Event::Failed, Body::new(document)),

@@ -49,6 +49,8 @@ pub struct EngineConfig {
     pub max_attempts: usize,
     /// Attempts at once of one run.
     pub max_attempts_per_run: usize,
+    /// How long attempts that are at work when their run is asked to cancel may go on.
+    pub cancel_grace: Duration,
     /// Longest retention that a start may ask for, in milliseconds.
     pub max_retention_ms: u64,
 }
@@ -61,6 +63,7 @@ impl Default for EngineConfig {
             idle: Duration::from_secs(10),
             max_attempts: 256,
             max_attempts_per_run: 64,
+            cancel_grace: Duration::from_secs(10),
             max_retention_ms: 366 * 24 * 60 * 60 * 1000,
         }
     }

@@ -165,6 +165,12 @@ pub enum Event {
         count: u32,
     },
 
+    /// The run is to end. What its guest waits for when it observes this completes with the failure `cancelled`;
+    /// what it calls afterwards works as ever, so that it can tidy up.
+    CancelRequested {
+        reason: CancelReason,
+    },
+
     /// From here on the run is carried by another component.
     Upgraded {
         component: Digest,
@@ -174,8 +180,28 @@ pub enum Event {
     Completed,
     /// The workflow returned an error. Body: the failure.
     Failed,
-    /// The workflow ended since it was asked to. Body: the failure.
+    /// The run ended since it was asked to, by its guest or without it. Body: the failure.
     Cancelled,
+}
+
+/// Why a run is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelReason {
+    /// Somebody asked for it.
+    Requested,
+    /// The run took longer than it may.
+    Timeout,
+}
+
+impl CancelReason {
+    /// What people and guests are told.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Requested => "the run was asked to cancel",
+            Self::Timeout => "the run took longer than its timeout allows",
+        }
+    }
 }
 
 /// What a run was admitted with, and everything pinned for its whole life.
@@ -186,11 +212,22 @@ pub struct Started {
     /// Seeds every random stream of the workflow.
     pub seed: u64,
     pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<RunTimeout>,
     /// Claimed with the run; hook 0, 1, …
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
+}
+
+/// How long a run may take, in milliseconds from when it may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunTimeout {
+    /// After this long it is asked to cancel.
+    pub after_ms: u64,
+    /// This long after that it ends, whatever its guest does.
+    pub grace_ms: u64,
 }
 
 /// Where a run comes from.
@@ -312,6 +349,7 @@ impl Event {
             Self::HookDisposed { .. } => "hook_disposed",
             Self::PayloadReceived { .. } => "payload_received",
             Self::PayloadsTaken { .. } => "payloads_taken",
+            Self::CancelRequested { .. } => "cancel_requested",
             Self::Upgraded { .. } => "upgraded",
             Self::Completed => "completed",
             Self::Failed => "failed",

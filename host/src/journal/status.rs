@@ -64,6 +64,7 @@ impl RunStatus {
                 Event::PayloadReceived { .. }
                 | Event::HookClosed { call: None, .. }
                 | Event::HookDisposed { call: None, .. }
+                | Event::CancelRequested { .. }
                 | Event::Upgraded { .. },
             ) => Ok(Self::Pending),
             (Some(_), _) => Ok(Self::Running),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::entry::{CallNo, Entry, Event, Seq, Timestamp};
+use super::entry::{CallNo, CancelReason, Entry, Event, RunTimeout, Seq, Timestamp};
 use super::options::StepOptions;
 
 /// A step whose outcome is not saved.
@@ -18,11 +18,22 @@ pub struct OpenStep {
     pub attempts: u32,
     /// When the next attempt may begin; `None` at once, or one was cut off.
     pub retry_at: Option<Timestamp>,
+    /// The run was asked to cancel after this was called: no further attempts.
+    pub cancelled: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenTimer {
     pub due: Timestamp,
+}
+
+/// When a run has had its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// It is to be asked to cancel then.
+    Cancel(Timestamp),
+    /// It was asked, and is to end then.
+    End(Timestamp),
 }
 
 /// Derived from entries, in order.
@@ -32,11 +43,30 @@ pub struct Work {
     pub timers: BTreeMap<CallNo, OpenTimer>,
     /// The timers again, soonest first.
     due: BTreeSet<(Timestamp, CallNo)>,
+    /// Why the run is to end, where it is.
+    pub cancel_requested: Option<CancelReason>,
+    timeout: Option<RunTimeout>,
+    pub deadline: Option<Deadline>,
 }
 
 impl Work {
     pub fn apply(&mut self, entry: &Entry) {
         match &entry.event {
+            Event::Started(started) => {
+                self.timeout = started.timeout;
+                let after = |timeout: RunTimeout| Deadline::Cancel(entry.at.saturating_add(timeout.after_ms));
+                self.deadline = started.timeout.map(after);
+            }
+            Event::CancelRequested { reason } => {
+                self.cancel_requested.get_or_insert(*reason);
+                for step in self.steps.values_mut() {
+                    step.cancelled = true;
+                }
+                // Whoever was asked for another reason still has its time.
+                if let (CancelReason::Timeout, Some(timeout)) = (reason, self.timeout) {
+                    self.deadline = Some(Deadline::End(entry.at.saturating_add(timeout.grace_ms)));
+                }
+            }
             Event::StepScheduled {
                 call,
                 step,
@@ -50,6 +80,7 @@ impl Work {
                     scheduled: entry.seq,
                     attempts: 0,
                     retry_at: None,
+                    cancelled: false,
                 };
                 self.steps.insert(*call, open);
             }

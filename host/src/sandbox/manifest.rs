@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::ids::{HookToken, NameError};
-use crate::journal::{StepOptions, Template, TemplateError};
+use crate::journal::{RunTimeout, StepOptions, Template, TemplateError};
 
 /// The answer of `describe`, checked.
 #[derive(Debug)]
@@ -25,6 +25,7 @@ pub struct WorkflowManifest {
     pub token: Option<Template>,
     /// Milliseconds.
     pub retain_ms: u64,
+    pub timeout: Option<RunTimeout>,
     /// The type of the payloads of its first hook.
     pub hook: Option<Schema>,
 }
@@ -55,6 +56,9 @@ pub struct SchemaError(pub Vec<String>);
 
 /// Largest manifest: hundreds of workflows and steps with their schemas.
 const MAX_MANIFEST_BYTES: usize = 1 << 20;
+
+/// How long a run has to end after its timeout, in milliseconds, where its workflow does not say.
+const TIMEOUT_GRACE_MS: u64 = 60_000;
 
 /// More than this many mismatches help nobody.
 const MAX_MISMATCHES: usize = 10;
@@ -133,6 +137,8 @@ struct RawWorkflow {
     token: Option<String>,
     #[serde(default)]
     retain_ms: u64,
+    timeout_ms: Option<u64>,
+    timeout_grace_ms: Option<u64>,
     hook: Option<Value>,
 }
 
@@ -207,6 +213,10 @@ impl WorkflowManifest {
             hook: schema("hook", raw.hook)?,
             token: template("workflow", &raw.name, raw.token.as_deref())?,
             retain_ms: raw.retain_ms,
+            timeout: raw.timeout_ms.map(|after_ms| RunTimeout {
+                after_ms,
+                grace_ms: raw.timeout_grace_ms.unwrap_or(TIMEOUT_GRACE_MS),
+            }),
             description: raw.description,
             name: raw.name,
         })

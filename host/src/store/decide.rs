@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::{
-    Admission, Delivered, Delivery, Disposed, HookRef, HookState, Owner, Park, Result, StoreError,
-    TOMBSTONE_MS,
+    Admission, Cancelled, Delivered, Delivery, Disposed, Ending, HookRef, HookState, Owner, Park, Result,
+    StoreError, TOMBSTONE_MS,
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
-    Body, CallNo, Entry, Event, HookNo, HookSpec, IllegalTransition, NewEntry, RunStatus, Timestamp,
+    Body, CallNo, CancelReason, Entry, Event, Failure, FailureKind, HookNo, HookSpec, IllegalTransition,
+    NewEntry, RunStatus, Timestamp,
 };
 
 /// The latest time that a store keeps: databases have signed integers. Later ones mean "never".
@@ -44,6 +45,8 @@ pub struct Standing {
     /// By entries alone: pending, running or ended.
     pub folded: RunStatus,
     pub activity: Activity,
+    /// Why the run was asked to cancel, the first time that it was.
+    pub cancel_requested: Option<CancelReason>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +71,7 @@ impl Standing {
         Ok(Self {
             folded: RunStatus::next(None, event)?,
             activity: Activity::Ready { since: at },
+            cancel_requested: None,
         })
     }
 
@@ -82,7 +86,15 @@ impl Standing {
             Activity::Blocked if !matches!(event, Event::Upgraded { .. }) => self.activity,
             Activity::Blocked | Activity::Parked { .. } => Activity::Ready { since: at },
         };
-        Ok(Self { folded, activity })
+        let cancel_requested = match event {
+            Event::CancelRequested { reason } => self.cancel_requested.or(Some(*reason)),
+            _ => self.cancel_requested,
+        };
+        Ok(Self {
+            folded,
+            activity,
+            cancel_requested,
+        })
     }
 
     /// At rest, where it has nothing else to do than what its owner knows. Also when it rests already: its
@@ -274,6 +286,7 @@ pub fn open_hook(
 enum Identity {
     Call(&'static str, CallNo, u32),
     Taken(HookNo, u32),
+    Cancel(CancelReason),
     End,
 }
 
@@ -297,6 +310,7 @@ fn identity(event: &Event) -> Option<Identity> {
         | Event::HookClosed { call: Some(call), .. }
         | Event::HookDisposed { call: Some(call), .. } => Identity::Call(event.name(), *call, 0),
         Event::PayloadsTaken { hook, count } => Identity::Taken(*hook, *count),
+        Event::CancelRequested { reason } => Identity::Cancel(*reason),
         Event::Completed | Event::Failed | Event::Cancelled => Identity::End,
     })
 }
@@ -375,6 +389,49 @@ pub fn unread_after_take(unread: u64, count: u32) -> Result<u64> {
 
 pub fn no_hook(hook: HookNo) -> StoreError {
     StoreError::Invalid(format!("the run has no hook {hook}"))
+}
+
+// ---- cancellation ----------------------------------------------------------------------------------
+
+/// What a wish to end a run comes to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Cancellation {
+    /// This entry is to be written.
+    Write(Event, Option<Body>),
+    /// Nothing is.
+    Answer(Cancelled),
+}
+
+pub fn cancel(standing: Standing, ending: Ending) -> Cancellation {
+    if standing.folded.is_terminal() {
+        let status = standing.folded;
+        return Cancellation::Answer(Cancelled::Over { status });
+    }
+    let (reason, at_once) = match ending {
+        Ending::Terminate => ("the run was terminated", true),
+        Ending::Ask { reason, executing } => {
+            let never_ran = standing.folded == RunStatus::Pending && !executing;
+            (reason.text(), never_ran || standing.activity == Activity::Blocked)
+        }
+    };
+    match ending {
+        _ if at_once => {
+            let failure = Failure::new(FailureKind::Cancelled, reason);
+            Cancellation::Write(Event::Cancelled, Some(Body::new(failure.to_json())))
+        }
+        Ending::Ask { reason, .. } if standing.cancel_requested.is_none() => {
+            Cancellation::Write(Event::CancelRequested { reason }, None)
+        }
+        _ => Cancellation::Answer(Cancelled::Requested),
+    }
+}
+
+/// The answer when the entry is written.
+pub fn cancelled(after: Standing) -> Cancelled {
+    match after.folded.is_terminal() {
+        true => Cancelled::Ended,
+        false => Cancelled::Requested,
+    }
 }
 
 // ---- admission, delivery, disposal -----------------------------------------------------------------
@@ -559,6 +616,7 @@ mod tests {
         let ready = Standing {
             folded: RunStatus::Running,
             activity: Activity::Ready { since: 1 },
+            cancel_requested: None,
         };
         let parked = ready.parked(Park { wake_at: Some(5) }).unwrap();
         assert_eq!(parked.parked(Park { wake_at: Some(5) }), Some(parked));
@@ -571,6 +629,7 @@ mod tests {
         let started = Standing {
             folded: RunStatus::Running,
             activity: Activity::Ready { since: 1 },
+            cancel_requested: None,
         };
         let blocked = started.blocked().unwrap();
         let delivered = blocked.after(&Event::PayloadReceived { hook: 0 }, 2).unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::decide::{self, Claim, Opener, Opening, Recall, Receipt, Standing};
+use super::decide::{self, Cancellation, Claim, Opener, Opening, Recall, Receipt, Standing};
 use super::*;
 use crate::journal::{CallNo, Event, PayloadType};
 
@@ -125,6 +125,7 @@ impl Run {
             created_at: self.created_at(),
             ended_at: self.standing.ended_at(),
             wake_at: self.standing.wake_at(),
+            cancel_requested: self.standing.cancel_requested,
             blocked: self.blocked.clone(),
             tokens: self.tokens.clone(),
             entries: self.entries.len() as u64,
@@ -286,6 +287,13 @@ impl State {
         let index = self.index(&append.run)?;
         let run = &self.runs[index];
         decide::check_seen(append.seen, run.last().seq)?;
+        if run.standing.folded.is_terminal() {
+            return Ok(Appended {
+                entries: run.from(append.seen + 1).to_vec(),
+                parked: false,
+                status: run.standing.status(),
+            });
+        }
         let left = decide::unwritten(run.from(append.seen + 1), append.entries);
 
         let before = (
@@ -425,6 +433,20 @@ impl State {
         Ok(Disposed::Freed { run: address.run })
     }
 
+    fn cancel(&mut self, id: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled> {
+        let Some(&index) = self.by_id.get(id) else {
+            return Ok(Cancelled::NotFound);
+        };
+        let run = &mut self.runs[index];
+        match decide::cancel(run.standing, ending) {
+            Cancellation::Answer(answer) => Ok(answer),
+            Cancellation::Write(event, body) => {
+                run.push(event, body, now)?;
+                Ok(decide::cancelled(run.standing))
+            }
+        }
+    }
+
     fn upgrade(&mut self, id: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
         let Some(&index) = self.by_id.get(id) else {
             return Ok(Upgraded::NotFound);
@@ -553,6 +575,10 @@ impl Store for MemoryStore {
 
     async fn upgrade(&self, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
         self.state().upgrade(run, component, now)
+    }
+
+    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled> {
+        self.state().cancel(run, ending, now)
     }
 
     async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {

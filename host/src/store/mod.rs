@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
-use crate::journal::{Body, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, Timestamp};
+use crate::journal::{
+    Body, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, Timestamp,
+};
 
 pub use memory::MemoryStore;
 pub use sqlite::{AfterCommit, OpenError, SqliteOptions, SqliteStore};
@@ -251,6 +253,8 @@ pub struct RunInfo {
     pub ended_at: Option<Timestamp>,
     /// When a suspended run becomes due by itself.
     pub wake_at: Option<Timestamp>,
+    /// Why the run is to end, since it was asked to.
+    pub cancel_requested: Option<CancelReason>,
     pub blocked: Option<Blocked>,
     /// Tokens claimed at start.
     pub tokens: Vec<HookToken>,
@@ -273,6 +277,29 @@ pub struct RunFilter {
     /// Continue after this run of an earlier page.
     pub after: Option<RunId>,
     pub limit: usize,
+}
+
+/// How a run is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Its guest is told and may tidy up. A run of which no guest code ran (`executing` says that some does now),
+    /// or that is blocked, ends at once.
+    Ask { reason: CancelReason, executing: bool },
+    /// Without its guest.
+    Terminate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// The request is in the journal, now or from before, and the run is due.
+    Requested,
+    /// The run has ended with this.
+    Ended,
+    NotFound,
+    /// The run had ended before.
+    Over {
+        status: RunStatus,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -352,7 +379,8 @@ pub trait Store: Send + Sync {
     /// At most `limit` entries from `from` on, for people to look at.
     async fn journal(&self, run: &RunId, from: Seq, limit: usize) -> Result<Option<Vec<Entry>>>;
 
-    /// Appends entries to a live run. Once it returns they survive. Seq, times and the outcome of
+    /// Appends entries to a live run; of one that ended meanwhile it writes nothing and answers with how it ended.
+    /// Once it returns the entries survive. Seq, times and the outcome of
     /// `OpenHook` are settled inside the transaction. Entries that the journal already holds after `seen`
     /// (same call, attempt and kind) are not added again, so that an append whose answer was lost can be
     /// sent again.
@@ -363,6 +391,9 @@ pub trait Store: Send + Sync {
 
     /// Moves a live run to another component, which must be stored, and clears what blocked it.
     async fn upgrade(&self, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded>;
+
+    /// Asks a live run to cancel, or ends it.
+    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled>;
 
     /// Puts a payload into the journal of the token's owner, or says why not. Once it answers `Accepted`
     /// the payload survives and the run is due.

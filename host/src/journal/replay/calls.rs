@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::promises::Awaited;
 use super::{Begun, GuestError, PromiseId, Replay, Result};
 use crate::journal::divergence::{Call, Divergence};
 use crate::journal::entry::{Body, CallNo, Entry, Event, NewEntry, Seq, Timestamp};
@@ -45,7 +46,7 @@ impl Replay {
             };
             self.new.push(NewEntry::with_body(event, Body::new(input)));
         }
-        Ok(self.promise_for_call())
+        Ok(self.promise_for_call(Awaited::Step))
     }
 
     /// Announces a closure as a step.
@@ -85,7 +86,7 @@ impl Replay {
             };
             self.new.push(NewEntry::event(event));
         }
-        Ok(Begun::Elsewhere(self.promise_for_call()))
+        Ok(Begun::Elsewhere(self.promise_for_call(Awaited::Step)))
     }
 
     pub fn sleep(&mut self, length: u64) -> Result<PromiseId> {
@@ -118,7 +119,7 @@ impl Replay {
             self.new
                 .push(NewEntry::event(Event::TimerSet { call, due, length }));
         }
-        Ok(self.promise_for_call())
+        Ok(self.promise_for_call(Awaited::Timer))
     }
 
     /// Numbers the guest's next call and compares it with the recorded one, if there is one.

@@ -97,6 +97,8 @@ pub struct Replay {
     promise_of_call: Vec<Option<PromiseId>>,
     /// Held promises that `wait` has not reported.
     unreported: usize,
+    /// Index of the observed entry that asks the run to cancel.
+    cancelled_by: Option<usize>,
     /// Completed up to the horizon, not yet reported.
     due: VecDeque<PromiseId>,
     hooks: Vec<Hook>,
@@ -167,6 +169,7 @@ impl Replay {
             promises: Vec::new(),
             promise_of_call: Vec::new(),
             unreported: 0,
+            cancelled_by: None,
             due: VecDeque::new(),
             new: Vec::new(),
         };
@@ -335,10 +338,11 @@ impl Replay {
     /// Whether this promise, completed at or before the horizon, is to be reported now.
     fn report(&mut self, id: PromiseId) -> bool {
         let promise = &mut self.promises[id as usize];
-        if !promise.held {
+        if !promise.held || promise.reported {
             return false;
         }
-        if let Awaited::Ready(HookHandle::Own(hook)) = promise.awaited {
+        if let (Awaited::Ready(HookHandle::Own(hook)), None) = (&promise.awaited, promise.completed_by) {
+            let hook = *hook;
             let hook = &mut self.hooks[hook as usize];
             if !hook.is_ready() {
                 // Another handle took the payload meanwhile.
@@ -378,11 +382,17 @@ impl Replay {
                 self.due.extend(waiting);
                 self.unbind(number);
             }
+            Event::CancelRequested { .. } => {
+                if self.cancelled_by.is_none() {
+                    self.cancel_waits(index);
+                }
+            }
             event => {
                 let id = event
                     .completes_call()
                     .and_then(|call| self.promise_of_call.get(call as usize).copied().flatten());
-                if let Some(id) = id {
+                // A timer that was cancelled may have fired all the same.
+                if let Some(id) = id.filter(|id| self.promises[*id as usize].completed_by.is_none()) {
                     self.promises[id as usize].completed_by = Some(index);
                     self.due.push_back(id);
                 }

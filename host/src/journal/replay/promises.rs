@@ -9,7 +9,9 @@ use crate::journal::outcome::{Failure, FailureKind};
 
 #[derive(Debug)]
 pub(super) enum Awaited {
-    Call(CallNo),
+    /// An outcome of a step.
+    Step(CallNo),
+    Timer(CallNo),
     Ready(HookHandle),
     /// Completed by the entry that asks the run to cancel.
     Cancellation,
@@ -27,8 +29,47 @@ pub(super) struct Promise {
 }
 
 impl Replay {
+    /// A promise for the request to cancel; complete from the start when the guest has observed one.
     pub fn cancellation(&mut self) -> PromiseId {
-        self.new_promise(Awaited::Cancellation)
+        let id = self.new_promise(Awaited::Cancellation);
+        if self.cancelled_by.is_some() {
+            self.promises[id as usize].completed_by = self.cancelled_by;
+            self.due.push_back(id);
+        }
+        id
+    }
+
+    /// The guest observes that its run is to end: what it waits for by itself, and not for others to finish,
+    /// completes.
+    pub(super) fn cancel_waits(&mut self, index: usize) {
+        self.cancelled_by = Some(index);
+        for id in 0..self.promises.len() {
+            let promise = &mut self.promises[id];
+            if !promise.held || promise.reported || promise.completed_by.is_some() {
+                continue;
+            }
+            match promise.awaited {
+                // Completes with what becomes of the step.
+                Awaited::Step(_) => continue,
+                Awaited::Ready(HookHandle::Conflict(_)) => continue,
+                Awaited::Ready(HookHandle::Own(_)) | Awaited::Cancellation => {}
+                Awaited::Timer(call) => {
+                    promise.abandoned = true;
+                    self.give_up(call);
+                }
+            }
+            self.promises[id].completed_by = Some(index);
+            self.due.push_back(id as PromiseId);
+        }
+    }
+
+    /// Nobody waits for the outcome of this call any more.
+    fn give_up(&mut self, call: CallNo) {
+        let uncommitted = call as usize >= self.calls.len();
+        let outstanding = self.work.steps.contains_key(&call) || self.work.timers.contains_key(&call);
+        if uncommitted || outstanding {
+            self.new.push(NewEntry::event(Event::Abandoned { call }));
+        }
     }
 
     /// The outcome of a promise that `wait` has reported: a value or a failure, both JSON.
@@ -45,11 +86,19 @@ impl Replay {
             return Err(GuestError::Misuse(format!("promise {id} was taken twice")));
         }
         Ok(match (&promise.awaited, promise.completed_by) {
-            (Awaited::Call(_), Some(index)) => {
+            (Awaited::Cancellation, Some(index)) => Ok(match self.entries[index].event {
+                Event::CancelRequested { reason } => serde_json::json!(reason).to_string().into(),
+                _ => "null".into(),
+            }),
+            (_, Some(index)) => {
                 let entry = &self.entries[index];
                 match entry.event {
                     Event::StepCompleted { .. } => Ok(text_of(entry)),
                     Event::StepFailed { .. } => Err(text_of(entry)),
+                    Event::CancelRequested { reason } => {
+                        let failure = Failure::new(FailureKind::Cancelled, reason.text());
+                        Err(failure.to_json().into())
+                    }
                     _ => Ok("null".into()),
                 }
             }
@@ -71,12 +120,8 @@ impl Replay {
             return;
         }
         promise.abandoned = true;
-        if let Awaited::Call(call) = promise.awaited {
-            let uncommitted = call as usize >= self.calls.len();
-            let outstanding = self.work.steps.contains_key(&call) || self.work.timers.contains_key(&call);
-            if uncommitted || outstanding {
-                self.new.push(NewEntry::event(Event::Abandoned { call }));
-            }
+        if let Awaited::Step(call) | Awaited::Timer(call) = promise.awaited {
+            self.give_up(call);
         }
         self.release(id);
     }
@@ -89,8 +134,9 @@ impl Replay {
         }
     }
 
-    pub(super) fn promise_for_call(&mut self) -> PromiseId {
-        let id = self.new_promise(Awaited::Call(self.next_call - 1));
+    /// The promise of the call that was just made.
+    pub(super) fn promise_for_call(&mut self, awaited: impl FnOnce(CallNo) -> Awaited) -> PromiseId {
+        let id = self.new_promise(awaited(self.next_call - 1));
         self.promise_of_call.push(Some(id));
         id
     }

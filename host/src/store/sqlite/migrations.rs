@@ -6,7 +6,10 @@ use rusqlite::{Connection, TransactionBehavior};
 /// "ONMK", as in `0001_init.sql`.
 pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
 
-const FILES: [&str; 1] = [include_str!("migrations/0001_init.sql")];
+const FILES: [&str; 2] = [
+    include_str!("migrations/0001_init.sql"),
+    include_str!("migrations/0002_cancel.sql"),
+];
 
 /// The version that this build works with.
 pub const KNOWN: u32 = FILES.len() as u32;

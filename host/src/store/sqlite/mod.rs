@@ -156,6 +156,13 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled> {
+        let run = run.clone();
+        self.writer
+            .run(move |w| requests::cancel(w, &run, ending, now))
+            .await
+    }
+
     async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {
         self.writer.run(move |w| requests::deliver(w, delivery)).await
     }

@@ -10,10 +10,10 @@ use super::thread::Writing;
 use super::{components, hooks, host, receipts};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{Body, Entry, Event, HookNo, NewEntry, Seq, Timestamp};
-use crate::store::decide::{self, Opener, Opening, Recall, Receipt, Standing};
+use crate::store::decide::{self, Cancellation, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
-    Admission, Append, Appended, Blocked, Delivered, Delivery, DeliveryReceipt, Disposed, Fence, NewRun,
-    StoreError, StoredComponent, Upgraded,
+    Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed, Ending,
+    Fence, NewRun, StoreError, StoredComponent, Upgraded,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -260,6 +260,13 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     let before = writing.existing(&append.run)?;
     decide::check_seen(append.seen, before.seq)?;
     let mut entries = tail_after(&writing.conn, &append.run, &before, append.seen)?;
+    if before.standing.folded.is_terminal() {
+        return Ok(Appended {
+            entries,
+            parked: false,
+            status: before.standing.status(),
+        });
+    }
     let left = decide::unwritten(&entries, append.entries);
 
     let mut head = before.clone();
@@ -362,6 +369,19 @@ pub fn upgrade(writing: &mut Writing, run: &RunId, component: Digest, now: Times
     }
     push_one(writing, run, Event::Upgraded { component }, None, now)?;
     Ok(Upgraded::Done)
+}
+
+pub fn cancel(writing: &mut Writing, run: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled> {
+    let Some(head) = writing.head(run)? else {
+        return Ok(Cancelled::NotFound);
+    };
+    match decide::cancel(head.standing, ending) {
+        Cancellation::Answer(answer) => Ok(answer),
+        Cancellation::Write(event, body) => {
+            push_one(writing, run, event, body, now)?;
+            Ok(decide::cancelled(writing.existing(run)?.standing))
+        }
+    }
 }
 
 pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {

@@ -73,7 +73,7 @@ pub fn update(
 ) -> Result<(), Failure> {
     conn.prepare_cached(
         "UPDATE runs SET folded = ?2, status = ?3, ended_at = ?4, ready_since = ?5, wake_at = ?6,
-             component = ?7, anchor_seq = ?8, anchor_chain = ?9,
+             component = ?7, anchor_seq = ?8, anchor_chain = ?9, cancel_requested = ?10,
              blocked = CASE WHEN ?3 = 'blocked' THEN blocked END
          WHERE key = ?1",
     )?
@@ -87,6 +87,10 @@ pub fn update(
         component.0,
         anchor.seq,
         anchor.chain.0,
+        standing
+            .cancel_requested
+            .map(|reason| column::to_json(&reason))
+            .transpose()?,
     ])?;
     Ok(())
 }
@@ -109,7 +113,7 @@ pub fn block(conn: &Connection, key: RunKey, standing: Standing, blocked: &Block
 pub fn find(conn: &Connection, id: &RunId) -> Result<Option<RunRow>, Failure> {
     let mut query = conn.prepare_cached(
         "SELECT key, request, component, folded, status, ended_at, ready_since, wake_at, anchor_seq,
-             anchor_chain
+             anchor_chain, cancel_requested
          FROM runs WHERE id = ?1",
     )?;
     let row = query.query_row([id.as_str()], |row| {
@@ -153,6 +157,7 @@ fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
     Ok(Standing {
         folded: column::parse(row, 3)?,
         activity,
+        cancel_requested: column::opt_json(row, 10)?,
     })
 }
 
@@ -160,7 +165,7 @@ macro_rules! select_info {
     ($rest:literal) => {
         concat!(
             "SELECT key, id, workflow, component, status, created_at, ended_at, wake_at, blocked, tokens,
-                 (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key)
+                 (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key), cancel_requested
              FROM runs ",
             $rest
         )
@@ -176,6 +181,7 @@ fn info(row: &Row<'_>) -> rusqlite::Result<RunInfo> {
         created_at: row.get(5)?,
         ended_at: row.get(6)?,
         wake_at: row.get(7)?,
+        cancel_requested: column::opt_json(row, 11)?,
         blocked: column::opt_json(row, 8)?,
         tokens: column::json(row, 9)?,
         entries: row.get(10)?,
