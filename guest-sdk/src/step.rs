@@ -115,7 +115,8 @@ impl<R: StepOutput> StepCall<R> {
     }
 
     /// The idempotency key itself (not a template). By default it is the declared one, or one that the
-    /// host makes for this call.
+    /// host makes for this call. 1 to 255 bytes without control characters; with any other the call fails with
+    /// [`FailureKind::Invalid`].
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.options.key = Some(Cow::Owned(key.into()));
         self

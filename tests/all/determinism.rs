@@ -627,7 +627,7 @@ async fn f09_what_steps_must_not_do() {
 async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
     let cases = [
         ("panic", "trap", "panicked at ", r#"=> panic!("as asked")"#),
-        ("fuel", "out_of_fuel", "out of fuel: ", "fn spin()"),
+        ("loop", "out_of_fuel", "out of fuel: ", "fn spin()"),
         ("memory", "out_of_memory", "out of memory: ", "all.push("),
         (
             "stack",
@@ -656,7 +656,7 @@ async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
             "{how}: {blocked:?}"
         );
         let frames = blocked.detail["frames"].as_array().unwrap();
-        let line = place("broken.rs", line);
+        let line = place("misbehaviour.rs", line);
         let shown = |frame: &Value| frame.as_str().unwrap().contains(&line);
         assert!(frames.iter().any(shown), "{how}: {line} not in {frames:?}");
         assert!(

@@ -370,7 +370,7 @@ async fn c07_a_step_that_misbehaves_fails_with_a_reason() {
                 assert_eq!(failure.kind, reason, "{how}");
                 let place = failure.causes.first().map(String::as_str).unwrap_or_default();
                 assert!(
-                    place.contains("tests/programs/src/steps.rs:"),
+                    place.contains("tests/programs/src/misbehaviour.rs:"),
                     "{how}: {failure:?}"
                 );
             }
@@ -529,6 +529,45 @@ async fn c13_the_limits_of_concurrency_are_kept() {
         }
         assert_eq!(marks.count("mark"), runs * names.len());
         assert_eq!(marks.most_at_once(), most);
+    }
+}
+
+/// An input or a key that cannot be is a failure that the workflow can handle; the run goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn c17_a_call_over_its_limits_is_a_typed_failure() {
+    let cases = [
+        (5, json!(null), "made:sssss"),
+        (250, json!("given"), "given"),
+        (
+            251,
+            json!(null),
+            "invalid: idempotency key has 256 bytes; the limit is 255",
+        ),
+        (
+            5,
+            json!(""),
+            "invalid: idempotency key is empty; give it 1 to 255 bytes",
+        ),
+        (
+            5,
+            json!("a\u{0}b"),
+            "invalid: idempotency key holds a control character; use printable text",
+        ),
+        // An object with one name.
+        (
+            1 << 20,
+            json!("given"),
+            "too_large: the input has 1048587 bytes; the limit is 1048576",
+        ),
+    ];
+    for kind in StoreKind::ALL {
+        let host = TestHost::on(kind).await;
+        for (bytes, key, expected) in &cases {
+            let input = json!({ "bytes": bytes, "key": key });
+            let run = host.start("keyed_with", input).await;
+            assert_eq!(host.output(&run).await, *expected);
+            host.agrees(&run).await;
+        }
     }
 }
 

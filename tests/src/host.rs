@@ -118,15 +118,21 @@ impl TestHost {
 
     /// Ends the engine as a crash would leave it, and starts another on the same data.
     pub async fn restart(self) -> Self {
+        let config = self.config.clone();
+        self.restart_with(config).await
+    }
+
+    /// As [`TestHost::restart`], configured anew.
+    pub async fn restart_with(self, config: EngineConfig) -> Self {
         self.engine.shutdown().await;
         let Self {
             engine: old,
             store,
             clock,
             kind,
-            config,
             http,
             folder,
+            ..
         } = self;
         drop(old);
         let store = match kind {

@@ -49,8 +49,6 @@ pub struct EngineConfig {
     pub max_attempts: usize,
     /// Attempts at once of one run.
     pub max_attempts_per_run: usize,
-    /// Longest retention that a start may ask for, in milliseconds.
-    pub max_retention_ms: u64,
 }
 
 impl Default for EngineConfig {
@@ -61,7 +59,6 @@ impl Default for EngineConfig {
             idle: Duration::from_secs(10),
             max_attempts: 256,
             max_attempts_per_run: 64,
-            max_retention_ms: 366 * 24 * 60 * 60 * 1000,
         }
     }
 }

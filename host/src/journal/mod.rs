@@ -15,7 +15,8 @@ mod work;
 pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
 pub use divergence::{Call, Divergence};
 pub use entry::{
-    Body, CallNo, Entry, Event, HookNo, HookSpec, Lineage, NewEntry, PayloadType, Seq, Started, Timestamp,
+    Body, CallNo, Entry, Event, HookNo, HookSpec, Lineage, MAX_METADATA_BYTES, NewEntry, PayloadType, Seq,
+    Started, Timestamp,
 };
 pub use options::{Backoff, Limits, StepOptions, StepOverrides};
 pub use outcome::{AttemptError, Failure, FailureKind};

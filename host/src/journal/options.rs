@@ -124,6 +124,14 @@ pub struct Limits {
     pub step_memory: u64,
     /// Bytes of one input, result or payload.
     pub body_bytes: u64,
+    /// Longest retention that a claim may ask for, in milliseconds.
+    #[serde(default = "year")]
+    pub max_retention_ms: u64,
+}
+
+/// Of runs whose entry 0 does not say.
+fn year() -> u64 {
+    366 * 24 * 60 * 60 * 1000
 }
 
 impl Default for Limits {
@@ -137,6 +145,7 @@ impl Default for Limits {
             step_fuel: 500_000_000_000,
             step_memory: 64 << 20,
             body_bytes: 1 << 20,
+            max_retention_ms: year(),
         }
     }
 }

@@ -34,6 +34,8 @@ pub enum FailureKind {
     OutOfMemory,
     /// An input or result is over the limit.
     TooLarge,
+    /// What was asked for cannot be: a name that is none, an option over its limit.
+    Invalid,
     /// Another run owns the token.
     HookConflict,
     Cancelled,

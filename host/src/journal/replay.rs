@@ -73,6 +73,8 @@ pub enum Opened {
 enum Awaited {
     Call(CallNo),
     Ready(HookHandle),
+    /// A call that could not be made: complete from the beginning, with this failure.
+    Refused(Arc<str>),
     /// Completed by the entry that asks the run to cancel.
     Cancellation,
 }
@@ -411,11 +413,19 @@ impl Replay {
         Ok(self.promise_for_call())
     }
 
-    /// Opens a hook. `generate` makes the token when the guest names none.
+    /// A promise for a call that cannot be made, complete with that failure. Makes no entry, so what is refused
+    /// must follow from the call and the journal alone.
+    pub fn refuse(&mut self, failure: &Failure) -> PromiseId {
+        let id = self.new_promise(Awaited::Refused(failure.to_json().into()));
+        self.due.push_back(id);
+        id
+    }
+
+    /// Opens a hook. `spec` makes the claim, with a token when the guest names none.
     pub fn open_hook(
         &mut self,
         token: Option<HookToken>,
-        spec: impl FnOnce(Option<HookToken>) -> std::result::Result<HookSpec, String>,
+        spec: impl FnOnce(Option<HookToken>) -> HookSpec,
     ) -> Result<Opened> {
         if let Some(hook) = token.as_ref().and_then(|token| self.bound.get(token)) {
             return Ok(Opened::Handle(HookHandle::Own(*hook)));
@@ -438,7 +448,7 @@ impl Replay {
             }
             Found::New(call) => {
                 let generated = token.is_none();
-                let spec = spec(token).map_err(GuestError::Misuse)?;
+                let spec = spec(token);
                 let hook = self.hooks.len() as HookNo;
                 self.new.push(NewEntry::OpenHook {
                     call,
@@ -609,6 +619,7 @@ impl Replay {
                     _ => Ok("null".into()),
                 }
             }
+            (Awaited::Refused(failure), _) => Err(failure.clone()),
             (Awaited::Ready(HookHandle::Conflict(_)), _) => {
                 let failure = Failure::new(
                     FailureKind::HookConflict,

@@ -5,6 +5,8 @@ mod changing;
 mod clocks;
 mod forbidden;
 mod hooks;
+mod logs;
 mod marks;
+mod misbehaviour;
 mod steps;
 mod timers;
