@@ -96,7 +96,8 @@ impl<R: StepOutput> StepCall<R> {
         }
     }
 
-    /// How often to try again after a failed attempt; 0 means one attempt.
+    /// How often to try again after a failed attempt; 0 means one attempt. At most 10,000 times, whatever is asked
+    /// for.
     pub fn retries(mut self, retries: u32) -> Self {
         self.options.retries = Some(retries);
         self
@@ -108,7 +109,8 @@ impl<R: StepOutput> StepCall<R> {
         self
     }
 
-    /// How long to wait between attempts: a [`Backoff`], or the first wait as a `Duration`.
+    /// How long to wait between attempts: a [`Backoff`], or the first wait as a `Duration`. After the first ten
+    /// retries it is a second at least, also when the error says otherwise.
     pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
         self.options.backoff = Some(backoff.into());
         self

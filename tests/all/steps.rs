@@ -5,7 +5,7 @@ use std::time::Duration;
 use onemark::clock::Clock as _;
 use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
-use onemark::journal::{Entry, Event, Failure, FailureKind, Limits, RunStatus, StepOptions};
+use onemark::journal::{Entry, Event, Failure, FailureKind, Limits, MAX_RETRIES, RunStatus, StepOptions};
 use onemark_tests::{Marks, StoreKind, TestHost, json_of};
 use serde_json::{Value, json};
 
@@ -205,6 +205,35 @@ async fn c03_three_retries_with_backoff_by_default() {
         assert_eq!(host.ended(&run).await.status, RunStatus::Failed);
         let journal = host.journal(&run).await;
         assert_eq!(attempts(&journal, 0).last().unwrap(), "step_failed 4");
+        host.agrees(&run).await;
+    }
+}
+
+/// Ten retries come at once when a step asks for that, the others wait: a step that always fails does not fill the
+/// disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn c03_retries_without_backoff_slow_down() {
+    for kind in StoreKind::ALL {
+        let host = TestHost::with_clock(kind).await;
+        let now = host.clock.as_ref().unwrap().now();
+        let input = json!({ "good_from_attempt": 13 });
+        let run = host.start("retried_at_once", input).await;
+        for later in [1_000, 2_000] {
+            host.until(&run, |info| info.wake_at == Some(now + later)).await;
+            host.advance(Duration::from_secs(1));
+        }
+        assert_eq!(host.output(&run).await, 13);
+        let journal = host.journal(&run).await;
+        let waits = journal.iter().filter_map(|entry| match entry.event {
+            Event::AttemptFailed { retry_at, .. } => Some(retry_at - entry.at),
+            _ => None,
+        });
+        let expected = [[0; 10].as_slice(), &[1_000; 2]].concat();
+        assert_eq!(waits.collect::<Vec<_>>(), expected);
+        let Event::StepScheduled { options, .. } = &journal[1].event else {
+            panic!("{journal:?}")
+        };
+        assert_eq!(options.retries, MAX_RETRIES);
         host.agrees(&run).await;
     }
 }

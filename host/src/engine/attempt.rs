@@ -85,10 +85,8 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
     let body = Body::new(failure.to_json());
     // The first attempt is no retry.
     if may_retry && attempt <= step.options.retries {
-        let retry_at = match retry_after {
-            Some(after) => now.saturating_add(after),
-            None => step.options.backoff.retry_at(now, attempt, clock::random_u64()),
-        };
+        let jitter = clock::random_u64();
+        let retry_at = step.options.retry_at(now, attempt, retry_after, jitter);
         let event = Event::AttemptFailed {
             call,
             attempt,

@@ -18,7 +18,7 @@ pub use entry::{
     Body, CallNo, Entry, Event, HookNo, HookSpec, Lineage, MAX_METADATA_BYTES, NewEntry, PayloadType, Seq,
     Started, Timestamp,
 };
-pub use options::{Backoff, Limits, StepOptions, StepOverrides};
+pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides};
 pub use outcome::{AttemptError, Failure, FailureKind};
 pub use replay::{GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
