@@ -627,6 +627,12 @@ async fn f09_what_steps_must_not_do() {
 async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
     let cases = [
         ("panic", "trap", "panicked at ", r#"=> panic!("as asked")"#),
+        (
+            "raw panic",
+            "trap",
+            "wasm trap: wasm `unreachable` instruction executed; its stderr ended with: thread ",
+            r#"panic!("without the SDK")"#,
+        ),
         ("loop", "out_of_fuel", "out of fuel: ", "fn spin()"),
         ("memory", "out_of_memory", "out of memory: ", "all.push("),
         (
@@ -694,6 +700,28 @@ async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
         assert_eq!(host.events(run).await, events, "{how}");
         host.agrees(run).await;
     }
+}
+
+/// The panic of a guest that the standard library reports is told, and so is one of any length, up to a limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn f12_a_trap_says_what_the_guest_said() {
+    let host = TestHost::new().await;
+    let run = host.start("broken", json!({ "how": "raw panic" })).await;
+    let raw = blocked(host.ended(&run).await);
+    let place = place("misbehaviour.rs", r#"panic!("without the SDK")"#);
+    for text in [&format!("panicked at {place}"), "without the SDK"] {
+        assert!(raw.message.contains(text), "{raw:?}");
+    }
+
+    let run = host.start("broken", json!({ "how": "long panic" })).await;
+    let long = blocked(host.ended(&run).await);
+    let told = long.detail["message"].as_str().unwrap();
+    assert!(told.starts_with("panicked at "), "{told}");
+    assert!(
+        told.ends_with(" bytes more)") && told.len() < 4_096 + 30,
+        "{told}"
+    );
+    assert!(long.message.len() < 5_000, "{}", long.message.len());
 }
 
 // ---- F14 -------------------------------------------------------------------------------------------

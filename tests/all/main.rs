@@ -12,6 +12,7 @@ mod demo;
 mod determinism;
 mod eviction;
 mod hooks;
+mod logs;
 mod start;
 mod store_contract;
 mod store_files;

@@ -381,6 +381,11 @@ async fn c07_a_step_that_misbehaves_fails_with_a_reason() {
         let cases = [
             ("panic", FailureKind::Trap, "trap after 2: panicked at "),
             (
+                "raw panic",
+                FailureKind::Trap,
+                "trap after 2: wasm trap: wasm `unreachable` instruction executed; its stderr ended with: thread ",
+            ),
+            (
                 "memory",
                 FailureKind::OutOfMemory,
                 "out_of_memory after 2: out of memory: ",
@@ -404,6 +409,19 @@ async fn c07_a_step_that_misbehaves_fails_with_a_reason() {
                 );
             }
         }
+    }
+}
+
+/// Every attempt leaves a message: none is longer than a reader needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_message_of_a_step_is_cut() {
+    let host = TestHost::new().await;
+    for (bytes, expected) in [
+        (4_096, "c".repeat(4_096)),
+        (100_000, "c".repeat(4_096) + "… (95904 bytes more)"),
+    ] {
+        let run = host.start("complains", json!({ "bytes": bytes })).await;
+        assert_eq!(host.output(&run).await, expected);
     }
 }
 

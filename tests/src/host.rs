@@ -345,7 +345,18 @@ async fn engine(
     clock: Option<Arc<ManualClock>>,
     http: &[String],
 ) -> Engine {
-    let sandbox = Sandbox::new(SandboxConfig {
+    let clock: Arc<dyn Clock> = match clock {
+        Some(clock) => clock,
+        None => Arc::new(SystemClock),
+    };
+    Engine::open(store, sandbox(http), clock, config.clone())
+        .await
+        .expect("the engine starts")
+}
+
+/// A sandbox whose steps may reach these servers (`HOST:PORT`).
+pub fn sandbox(http: &[String]) -> Sandbox {
+    let config = SandboxConfig {
         // Shared by all tests: compiled once a build.
         code_cache: Some(std::env::temp_dir().join("onemark-test-code")),
         instances: 300,
@@ -354,15 +365,8 @@ async fn engine(
             .map(|grant| grant.parse().expect("a good grant"))
             .collect(),
         ..SandboxConfig::default()
-    });
-    let clock: Arc<dyn Clock> = match clock {
-        Some(clock) => clock,
-        None => Arc::new(SystemClock),
     };
-    let sandbox = sandbox.expect("the sandbox starts");
-    Engine::open(store, sandbox, clock, config.clone())
-        .await
-        .expect("the engine starts")
+    Sandbox::new(config).expect("the sandbox starts")
 }
 
 /// An outcome as a value; null when there is none.

@@ -8,7 +8,8 @@ use serde::de::IgnoredAny;
 use crate::clock;
 use crate::ids::RunId;
 use crate::journal::{
-    AttemptError, Body, CallNo, Event, Failure, FailureKind, Limits, NewEntry, StepOptions, Timestamp,
+    AttemptError, Body, CallNo, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
+    StepOptions, Timestamp, shortened,
 };
 use crate::sandbox::{AttemptEnd, AttemptRequest, LogSink, Trap, TrapKind};
 
@@ -46,6 +47,9 @@ pub enum Verdict {
     Again(NewEntry, Timestamp),
 }
 
+/// More causes of an error help nobody.
+const MAX_CAUSES: usize = 20;
+
 /// Judges the end of attempt `step.attempts`.
 pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -> Verdict {
     let (call, attempt) = (step.call, step.attempts);
@@ -69,7 +73,10 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
             retry_after = error.retry_after_ms;
             let mut failure = Failure::new(FailureKind::Error, error.message);
             failure.error = error.error;
-            failure.causes = error.causes;
+            let causes = error.causes.iter().take(MAX_CAUSES);
+            failure.causes = causes
+                .map(|cause| shortened(cause, MAX_MESSAGE_BYTES).into_owned())
+                .collect();
             (failure, error.retry)
         }
         AttemptEnd::Trapped(trap) => (trap_failure(trap), true),

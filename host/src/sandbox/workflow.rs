@@ -8,7 +8,7 @@ use rand_core::SeedableRng as _;
 use super::component::Component;
 use super::guest::{GuestTime, Role, WorkflowGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
-use super::logs::LogSink;
+use super::logs::{GuestLog, LastWords, LogSink};
 use super::runtime::Sandbox;
 use super::sources::Sources;
 use super::trap::{Refused, Trap, source_of};
@@ -83,6 +83,8 @@ impl Sandbox {
 
         let time = GuestTime::default();
         time.set(replay.now());
+        let logs = GuestLog::new(logs);
+        logs.set_silent(replay.is_replaying());
         let mut wasi = wasi_with_logs(&logs);
         wasi.wall_clock(time.clone());
         wasi.monotonic_clock(time.clone());
@@ -116,13 +118,13 @@ impl Sandbox {
         let returned = returned.await;
 
         let left = store.get_fuel().unwrap_or(0);
-        let mut guest = store.into_data();
-        let panic = guest.panic.take();
+        let guest = store.into_data();
+        let words = guest.logs.last_words();
         let Role::Workflow(workflow) = guest.role else {
             unreachable!("the role does not change");
         };
         let end = match returned {
-            Err(error) => end_of(error, panic, &component.sources),
+            Err(error) => end_of(error, words, &component.sources),
             Ok(outcome) => {
                 let as_str = outcome.as_ref().map(String::as_str).map_err(String::as_str);
                 match workflow.replay.finish(as_str) {
@@ -144,7 +146,7 @@ fn stream(seed: u64, number: u64) -> rand_pcg::Pcg64Mcg {
     rand_pcg::Pcg64Mcg::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-fn end_of(error: wasmtime::Error, panic: Option<String>, sources: &Sources) -> WorkflowEnd {
+fn end_of(error: wasmtime::Error, words: Option<LastWords>, sources: &Sources) -> WorkflowEnd {
     let error = match error.downcast::<Stopped>() {
         Ok(Stopped(error)) => return WorkflowEnd::Stopped(error),
         Err(error) => error,
@@ -163,6 +165,6 @@ fn end_of(error: wasmtime::Error, panic: Option<String>, sources: &Sources) -> W
                 ..Trap::from_error(&refused, None, sources)
             })
         }
-        None => WorkflowEnd::Trapped(Trap::from_error(&error, panic, sources)),
+        None => WorkflowEnd::Trapped(Trap::from_error(&error, words, sources)),
     }
 }
