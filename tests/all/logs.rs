@@ -25,6 +25,12 @@ const STREAMS: [(&str, LogLevel); 3] = [
 #[derive(Default)]
 struct Lines(Mutex<Vec<(LogLevel, String)>>);
 
+impl Lines {
+    fn take(&self) -> Vec<(LogLevel, String)> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
 impl LogSink for Lines {
     fn log(&self, level: LogLevel, line: &str) {
         self.0.lock().unwrap().push((level, line.to_owned()));
@@ -65,8 +71,7 @@ async fn step_writes(to: &str, n: u64, bytes: usize) -> Vec<(LogLevel, String)> 
     };
     let end = sandbox.run_step(&component, request).await;
     assert_eq!(end, AttemptEnd::Returned(Ok("null".into())));
-    let lines = std::mem::take(&mut *lines.0.lock().unwrap());
-    lines
+    lines.take()
 }
 
 fn dropped(lines: u64) -> (LogLevel, String) {
@@ -128,8 +133,7 @@ async fn activate(entries: Vec<Entry>) -> (WorkflowEnd, Vec<(LogLevel, String)>)
     let pass = sandbox
         .run_workflow(&component, run, replay, Box::new(Nobody), lines.clone())
         .await;
-    let lines = std::mem::take(&mut *lines.0.lock().unwrap());
-    (pass.end, lines)
+    (pass.end, lines.take())
 }
 
 #[tokio::test(flavor = "multi_thread")]

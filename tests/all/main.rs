@@ -11,6 +11,7 @@ mod crash;
 mod demo;
 mod determinism;
 mod eviction;
+mod faults;
 mod hooks;
 mod logs;
 mod start;
