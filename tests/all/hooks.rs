@@ -781,14 +781,11 @@ async fn b17_a_payload_is_checked_against_the_hook_that_gets_it(kind: StoreKind)
 /// Refused for good: a configuration that allows more meanwhile changes nothing for a run that was told so.
 async fn what_a_guest_cannot_open_is_a_typed_error_on_every_activation(kind: StoreKind) {
     const HOUR: u64 = 3_600_000;
-    let hour = EngineConfig {
-        limits: Limits {
-            max_retention_ms: HOUR,
-            ..Limits::default()
-        },
-        ..EngineConfig::default()
+    let hour = Limits {
+        max_retention_ms: HOUR,
+        ..Limits::default()
     };
-    let mut host = TestHost::with(kind, hour, None, &[]).await;
+    let mut host = TestHost::with_limits(kind, hour).await;
     let options = "invalid: the options of a hook: ";
     let long = "x".repeat(256);
     let cases = [
@@ -848,10 +845,9 @@ async fn a_generated_token_is_the_same_on_every_activation(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let run = host.start("opens_unique", json!({})).await;
-        let token = host.output(&run).await.as_str().unwrap().to_owned();
+        let (run, token) = host.completes("opens_unique", json!({})).await;
+        let token = token.as_str().unwrap().to_owned();
         assert_eq!(host.hook(&token).await.unwrap().run_id, run);
-        host.agrees(&run).await;
         seen.push(token);
     }
     assert_ne!(seen[0], seen[1]);

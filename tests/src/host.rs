@@ -9,7 +9,7 @@ use onemark::engine::{
     StartRequest, Verdict,
 };
 use onemark::ids::{HookToken, RunId};
-use onemark::journal::{Entry, RunStatus};
+use onemark::journal::{Entry, Limits, RunStatus};
 use onemark::sandbox::{Sandbox, SandboxConfig};
 use onemark::store::{
     DeliveryReceipt, HookInfo, MemoryStore, OpenError, RunFilter, RunInfo, SqliteOptions, SqliteStore, Store,
@@ -116,6 +116,15 @@ impl TestHost {
         host
     }
 
+    /// Runs get these limits.
+    pub async fn with_limits(kind: StoreKind, limits: Limits) -> Self {
+        let config = EngineConfig {
+            limits,
+            ..EngineConfig::default()
+        };
+        Self::with(kind, config, None, &[]).await
+    }
+
     /// Ends the engine as a crash would leave it, and starts another on the same data.
     pub async fn restart(self) -> Self {
         let config = self.config.clone();
@@ -208,6 +217,14 @@ impl TestHost {
         let result = self.ended(run).await;
         assert_eq!(result.status, RunStatus::Completed, "{result:?}");
         json_of(result.output.as_deref())
+    }
+
+    /// Starts a run and waits for it to complete; its output, with which its replay agrees.
+    pub async fn completes(&self, workflow: &str, input: Value) -> (RunId, Value) {
+        let run = self.start(workflow, input).await;
+        let output = self.output(&run).await;
+        self.agrees(&run).await;
+        (run, output)
     }
 
     /// Waits until the run has this status.
