@@ -207,6 +207,13 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_an_old_journal_lacks_is_its_default() {
+        let mut old = serde_json::to_value(Limits::default()).unwrap();
+        old.as_object_mut().unwrap().remove("max_retention_ms");
+        assert_eq!(serde_json::from_value::<Limits>(old).unwrap(), Limits::default());
+    }
+
+    #[test]
     fn overrides_replace_field_by_field() {
         let overrides: StepOverrides =
             serde_json::from_str(r#"{"retries":9,"backoff":{"max_ms":7}}"#).unwrap();
