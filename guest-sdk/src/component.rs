@@ -53,8 +53,8 @@ impl Guest for Component {
 
 /// Reports a panic to the run's log, then traps.
 ///
-/// The standard library's own hook looks for `RUST_BACKTRACE`, and workflow code has no environment: the
-/// host would report that instead of the panic.
+/// The standard library's own hook writes to stderr, of which the host can tell no more than that these were the
+/// guest's last words.
 fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         log::log(Level::Error, panic);

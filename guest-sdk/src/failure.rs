@@ -25,6 +25,8 @@ pub enum FailureKind {
     OutOfMemory,
     /// The input or the result is larger than the host stores.
     TooLarge,
+    /// What was asked for cannot be, such as an idempotency key of more than 255 bytes.
+    Invalid,
     /// Another run owns the hook's token.
     HookConflict,
     /// The run was asked to cancel.
@@ -49,6 +51,7 @@ impl FailureKind {
             Self::OutOfFuel => "out_of_fuel",
             Self::OutOfMemory => "out_of_memory",
             Self::TooLarge => "too_large",
+            Self::Invalid => "invalid",
             Self::HookConflict => "hook_conflict",
             Self::Cancelled => "cancelled",
             Self::NotInStep => "not_in_step",

@@ -78,14 +78,14 @@ impl HookOptions {
         Self::default()
     }
 
-    /// What people see beside the hook.
+    /// What people see beside the hook, at most 16 KiB as JSON.
     pub fn metadata(mut self, metadata: serde_json::Value) -> Self {
         self.metadata = Some(metadata);
         self
     }
 
     /// Keeps the token claimed for at least this long, also when the run ends sooner. In whole
-    /// milliseconds.
+    /// milliseconds; at most what the host allows, 366 days by default.
     pub fn retain(mut self, length: Duration) -> Self {
         self.retain_ms = Some(milliseconds(length));
         self
@@ -121,7 +121,9 @@ impl<T: DeserializeOwned + JsonSchema> Hook<T> {
     ///
     /// # Errors
     ///
-    /// [`FailureKind::NotInStep`] outside of workflow code.
+    /// [`HookError::Invalid`] for a token that is empty, longer than 255 bytes or holds a control character, and
+    /// for options over their limits; nothing was claimed then. [`FailureKind::NotInStep`] outside of workflow
+    /// code.
     pub fn open(token: impl Into<String>) -> Result<Self, HookError> {
         HookOptions::new().open(token)
     }
@@ -143,7 +145,13 @@ impl<T: DeserializeOwned + JsonSchema> Hook<T> {
         };
         let options = to_json(&options)
             .map_err(|error| Failure::local("hook", FailureKind::NotJson, error.to_string()))?;
-        let handle = hooks::Hook::open(token, &options);
+        let handle = hooks::Hook::open(token, &options).map_err(|document| {
+            let failure = Failure::untyped("hook", &document);
+            match failure.kind {
+                FailureKind::Invalid => HookError::Invalid(failure.message.clone()),
+                _ => HookError::Failed(failure),
+            }
+        })?;
         let conflict = match handle.conflict() {
             None => None,
             Some(document) => Some(serde_json::from_str(&document).map_err(|error| {
@@ -314,12 +322,14 @@ pub struct HookConflict {
     pub status: String,
 }
 
-/// Why a hook gave no payload.
+/// Why a hook was not opened, or gave no payload.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HookError {
     /// This run was started without a token.
     NotClaimed,
+    /// The token is no token, or an option is over its limit; the text says which. Nothing was claimed.
+    Invalid(String),
     /// Another run owns the token.
     Conflict(HookConflict),
     /// A payload that does not fit the hook's type. It was taken; here it is.
@@ -346,6 +356,7 @@ impl fmt::Display for HookError {
                 "this run was started without a token; declare `#[workflow(token = \"…\")]`, or name one in \
                  the start request",
             ),
+            Self::Invalid(why) => write!(f, "the hook cannot be opened: {why}"),
             Self::Conflict(HookConflict {
                 token,
                 run_id,

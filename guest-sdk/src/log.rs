@@ -1,4 +1,6 @@
 //! Lines for the run's log, in workflows and in steps. While a journal is replayed they are silent.
+//! The log is for people, not for data: lines are cut after 8 KiB, and of more than 10,000 lines or 4 MiB that
+//! an activation or an attempt writes the rest is dropped and counted.
 //!
 //! ```
 //! use onemark_sdk::log;

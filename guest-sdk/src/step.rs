@@ -41,7 +41,8 @@ impl<T: Serialize + DeserializeOwned + 'static, E: StepError> StepOutput for Res
 /// The options that one call can set, for everything that has `options: StepOptions`.
 macro_rules! option_methods {
     () => {
-        /// How often to try again after a failed attempt; 0 means one attempt.
+        /// How often to try again after a failed attempt; 0 means one attempt. At most 10,000 times, whatever is asked
+        /// for.
         pub fn retries(mut self, retries: u32) -> Self {
             self.options.retries = Some(retries);
             self
@@ -53,14 +54,16 @@ macro_rules! option_methods {
             self
         }
 
-        /// How long to wait between attempts: a [`Backoff`], or the first wait as a `Duration`.
+        /// How long to wait between attempts: a [`Backoff`], or the first wait as a `Duration`. After the first ten
+        /// retries it is a second at least, also when the error says otherwise.
         pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
             self.options.backoff = Some(backoff.into());
             self
         }
 
         /// The idempotency key itself (not a template). By default it is the declared one, or one that the
-        /// host makes for this call.
+        /// host makes for this call. 1 to 255 bytes without control characters; with any other the call fails with
+        /// [`FailureKind::Invalid`].
         pub fn key(mut self, key: impl Into<String>) -> Self {
             self.options.key = Some(Cow::Owned(key.into()));
             self

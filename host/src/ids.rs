@@ -113,6 +113,14 @@ impl RunId {
     }
 }
 
+impl HookToken {
+    /// A fresh token that nobody can guess: two UUIDs, as one has less than 128 random bits.
+    pub fn generate() -> Self {
+        let (one, two) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
+        Self(format!("hook_{}{}", one.simple(), two.simple()).into())
+    }
+}
+
 /// A SHA-256 digest: of a component, a body, or a link of a journal's chain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use onemark::engine::{EngineConfig, RunResult, Verdict};
+use onemark::engine::{DivergenceReport, EngineConfig, ReplayReport, RunResult, Verdict};
+use onemark::ids::RunId;
 use onemark::journal::{Event, Limits, RunStatus};
 use onemark::store::{BlockReason, Blocked};
 use onemark_tests::{Marks, StoreKind, TestHost, variant};
@@ -33,198 +34,91 @@ fn blocked(result: RunResult) -> Blocked {
 
 // ---- F01 -------------------------------------------------------------------------------------------
 
-/// Workflow, input, tokens of start, payloads for the first of them, how it ends.
-type Ended<'a> = (&'a str, Value, &'a [&'a str], Vec<Value>, RunStatus);
+/// A run, and how it ends.
+struct Case {
+    workflow: &'static str,
+    input: Value,
+    /// Claimed at start; the payloads go to the first, or to the workflow's own.
+    tokens: &'static [&'static str],
+    payloads: Vec<Value>,
+    status: RunStatus,
+}
+
+fn completes(workflow: &'static str, input: Value) -> Case {
+    Case {
+        workflow,
+        input,
+        tokens: &[],
+        payloads: Vec::new(),
+        status: RunStatus::Completed,
+    }
+}
+
+fn fails(workflow: &'static str, input: Value) -> Case {
+    Case {
+        status: RunStatus::Failed,
+        ..completes(workflow, input)
+    }
+}
+
+impl Case {
+    fn reading(self, tokens: &'static [&'static str], payloads: impl Into<Vec<Value>>) -> Self {
+        let payloads = payloads.into();
+        Self {
+            tokens,
+            payloads,
+            ..self
+        }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f01_every_completed_run_agrees_with_its_replay() {
     let marks = Marks::start().await;
     let host = TestHost::with_http(&[marks.authority()]).await;
     let url = marks.url();
-    let any = |n: u64| json!({ "n": n, "last": n == 2 });
-    let cases: Vec<Ended> = vec![
-        ("sequence", json!({ "n": 10 }), &[], vec![], RunStatus::Completed),
-        ("fanout", json!({ "n": 10 }), &[], vec![], RunStatus::Completed),
-        (
-            "select_loop",
-            json!({ "n": 10 }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "draws",
-            json!({ "marks": url }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "slow",
-            json!({ "marks": url, "ms": 60 }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "troubled",
-            json!({ "kind": "busy", "good_from_attempt": 3 }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "troubled",
-            json!({ "kind": "declined", "good_from_attempt": 9 }),
-            &[],
-            vec![],
-            RunStatus::Failed,
-        ),
-        (
-            "handles_trouble",
-            json!({ "kind": "busy", "retries": 1 }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "misbehaves",
-            json!({ "how": "panic", "timeout_ms": 9_000 }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        ("keys", json!({ "seed": "s" }), &[], vec![], RunStatus::Completed),
-        (
-            "large_result",
-            json!({ "bytes": 100_000 }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "large_result",
-            json!({ "bytes": 2_000_000 }),
-            &[],
-            vec![],
-            RunStatus::Failed,
-        ),
-        (
-            "sleeps",
-            json!({ "lengths_ms": [0, 1, 2] }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "sleeps_until",
-            json!({ "at_ms": 1 }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "times",
-            json!({ "n": 2 }),
-            &["times"],
-            vec![json!(null); 2],
-            RunStatus::Completed,
-        ),
-        (
-            "observes",
-            json!({ "rounds": 4 }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "changing",
-            json!({}),
-            &["changing"],
-            vec![json!(7)],
-            RunStatus::Completed,
-        ),
-        (
-            "follow",
-            json!({ "id": "1" }),
-            &[],
-            vec![any(0), any(1), any(2)],
-            RunStatus::Completed,
-        ),
-        (
-            "keyed_only",
-            json!({ "id": "1" }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "read_any",
-            json!({}),
-            &["any"],
-            vec![json!([1]), json!("end")],
-            RunStatus::Completed,
-        ),
-        (
-            "reads_numbers",
-            json!({}),
-            &["numbers"],
-            vec![json!(1), json!("x"), json!("end")],
-            RunStatus::Completed,
-        ),
-        (
-            "two_hooks_and_timer",
-            json!({ "n": 3, "timer_ms": 1 }),
-            &["one", "two"],
-            vec![json!(1); 2],
-            RunStatus::Completed,
-        ),
-        (
-            "opens",
-            json!({ "token": "held" }),
-            &["held"],
-            vec![json!(1)],
-            RunStatus::Completed,
-        ),
-        (
-            "races",
-            json!({ "rounds": 3 }),
-            &["races"],
-            vec![json!(1); 3],
-            RunStatus::Completed,
-        ),
-        (
-            "broken",
-            json!({ "how": "not" }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
-        (
-            "fails",
-            json!({ "message": "as asked" }),
-            &[],
-            vec![],
-            RunStatus::Failed,
-        ),
-        (
-            "forbidden_in_step",
-            json!({ "what": "sleep" }),
-            &[],
-            vec![],
-            RunStatus::Completed,
-        ),
+    let update = |n: u64| json!({ "n": n, "last": n == 2 });
+    let cases = [
+        completes("sequence", json!({ "n": 10 })),
+        completes("fanout", json!({ "n": 10 })),
+        completes("select_loop", json!({ "n": 10 })),
+        completes("draws", json!({ "marks": url })),
+        completes("slow", json!({ "marks": url, "ms": 60 })),
+        completes("troubled", json!({ "kind": "busy", "good_from_attempt": 3 })),
+        fails("troubled", json!({ "kind": "declined", "good_from_attempt": 9 })),
+        completes("handles_trouble", json!({ "kind": "busy", "retries": 1 })),
+        completes("misbehaves", json!({ "how": "panic", "timeout_ms": 9_000 })),
+        completes("keys", json!({ "seed": "s" })),
+        completes("large_result", json!({ "bytes": 100_000 })),
+        fails("large_result", json!({ "bytes": 2_000_000 })),
+        completes("sleeps", json!({ "lengths_ms": [0, 1, 2] })),
+        completes("sleeps_until", json!({ "at_ms": 1 })),
+        completes("times", json!({ "n": 2 })).reading(&["times"], [json!(null), json!(null)]),
+        completes("observes", json!({ "rounds": 4 })),
+        completes("changing", json!({})).reading(&["changing"], [json!(7)]),
+        completes("follow", json!({ "id": "1" })).reading(&[], [0, 1, 2].map(update)),
+        completes("keyed_only", json!({ "id": "1" })),
+        completes("read_any", json!({})).reading(&["any"], [json!([1]), json!("end")]),
+        completes("reads_numbers", json!({})).reading(&["numbers"], [json!(1), json!("x"), json!("end")]),
+        completes("two_hooks_and_timer", json!({ "n": 3, "timer_ms": 1 }))
+            .reading(&["one", "two"], [json!(1), json!(1)]),
+        completes("opens", json!({ "token": "held" })).reading(&["held"], [json!(1)]),
+        completes("races", json!({ "rounds": 3 })).reading(&["races"], [json!(1), json!(1), json!(1)]),
+        completes("broken", json!({ "how": "not" })),
+        fails("fails", json!({ "message": "as asked" })),
+        completes("forbidden_in_step", json!({ "what": "sleep" })),
     ];
-    for (workflow, input, tokens, payloads, status) in cases {
-        let run = host.start_with(workflow, input, tokens).await;
-        let token = tokens.first().copied().unwrap_or("order:1");
-        for payload in payloads {
+    for case in cases {
+        let workflow = case.workflow;
+        let run = host.start_with(workflow, case.input, case.tokens).await;
+        let token = case.tokens.first().copied().unwrap_or("order:1");
+        for payload in case.payloads {
             host.deliver(token, payload)
                 .await
                 .unwrap_or_else(|error| panic!("{workflow}: {error}"));
         }
         let result = host.ended(&run).await;
-        assert_eq!(result.status, status, "{workflow}: {result:?}");
+        assert_eq!(result.status, case.status, "{workflow}: {result:?}");
 
         let left = marks.all();
         let report = host.agrees(&run).await;
@@ -297,6 +191,32 @@ async fn f03_everything_observed_is_the_same_on_every_activation() {
 }
 
 // ---- F04 -------------------------------------------------------------------------------------------
+
+/// Starts `changing` and waits until its original waits for a payload.
+async fn changing(host: &TestHost, token: &str) -> RunId {
+    let run = host.start_with("changing", json!({}), &[token]).await;
+    host.until(&run, |info| {
+        info.status == RunStatus::Suspended && info.entries == 9
+    })
+    .await;
+    run
+}
+
+/// Replays a run as if its source said another variant.
+async fn replay_as(host: &TestHost, run: &RunId, name: &str) -> ReplayReport {
+    let candidate = host.engine.load(variant(name)).await.unwrap();
+    host.engine.replay(run, Some(candidate)).await.unwrap()
+}
+
+/// How a variant parts from a run's journal, and which calls matched.
+async fn diverges(host: &TestHost, run: &RunId, name: &str) -> (DivergenceReport, Vec<bool>) {
+    let report = replay_as(host, run, name).await;
+    let matched = report.calls.iter().map(|call| call.matched).collect();
+    match report.verdict {
+        Verdict::Diverged(divergence) => (divergence, matched),
+        verdict => panic!("{name}: {verdict:?}"),
+    }
+}
 
 /// A changed program, and where it parts from the journal of the original.
 struct Change {
@@ -384,11 +304,7 @@ const CHANGES: [Change; 7] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn f04_a_changed_component_is_stopped_where_it_parts_from_the_journal() {
     let host = TestHost::new().await;
-    let run = host.start_with("changing", json!({}), &["t"]).await;
-    host.until(&run, |info| {
-        info.status == RunStatus::Suspended && info.entries == 9
-    })
-    .await;
+    let run = changing(&host, "t").await;
     let original = host.engine.run(&run).await.unwrap().component;
     let recorded = host.journal(&run).await;
 
@@ -433,11 +349,7 @@ async fn f04_a_changed_component_is_stopped_where_it_parts_from_the_journal() {
         assert_eq!(host.engine.run(&run).await.unwrap().status, RunStatus::Blocked);
 
         // A replay says the same and leaves the run alone.
-        let candidate = host.engine.load(variant(name)).await.unwrap();
-        let report = host.engine.replay(&run, Some(candidate)).await.unwrap();
-        let Verdict::Diverged(report) = report.verdict else {
-            panic!("{name}: {report:?}")
-        };
+        let (report, _) = diverges(&host, &run, name).await;
         assert_eq!(json!(report), *detail, "{name}");
         assert_eq!(host.journal(&run).await, journal, "{name}");
     }
@@ -461,11 +373,7 @@ async fn f04_another_end_differs_only_from_a_journal_that_has_one() {
     let ended = host.start_with("changing", json!({}), &["ended"]).await;
     host.deliver("ended", json!(10)).await.unwrap();
     assert_eq!(host.output(&ended).await, 13);
-    let live = host.start_with("changing", json!({}), &["live"]).await;
-    host.until(&live, |info| {
-        info.status == RunStatus::Suspended && info.entries == 9
-    })
-    .await;
+    let live = changing(&host, "live").await;
 
     // Recorded and requested beyond the end, and at which call.
     let cases = [
@@ -473,19 +381,15 @@ async fn f04_another_end_differs_only_from_a_journal_that_has_one() {
         ("waits", 3, "return 13", "sleep 3600000 ms"),
     ];
     for (name, call, recorded, requested) in cases {
-        let candidate = host.engine.load(variant(name)).await.unwrap();
-        let report = host.engine.replay(&ended, Some(candidate.clone())).await.unwrap();
-        assert!(report.calls.iter().all(|call| call.matched), "{report:?}");
-        let Verdict::Diverged(report) = report.verdict else {
-            panic!("{name}: {report:?}")
-        };
+        let (report, matched) = diverges(&host, &ended, name).await;
+        assert_eq!(matched, [true; 3], "{report:?}");
         let divergence = report.divergence;
         let side = |call: Option<onemark::journal::Call>| call.map(|call| call.to_string());
         assert_eq!(divergence.call, call);
         assert_eq!(side(divergence.recorded).as_deref(), Some(recorded));
         assert_eq!(side(divergence.requested).as_deref(), Some(requested));
 
-        let report = host.engine.replay(&live, Some(candidate)).await.unwrap();
+        let report = replay_as(&host, &live, name).await;
         assert_eq!(report.verdict, Verdict::Agrees, "{name}");
     }
 
@@ -508,13 +412,8 @@ async fn f04_an_early_end_differs() {
     let host = TestHost::new().await;
     let run = host.start("changing", json!({})).await;
     assert_eq!(host.output(&run).await, 3);
-    let candidate = host.engine.load(variant("dropped")).await.unwrap();
-    let report = host.engine.replay(&run, Some(candidate)).await.unwrap();
-    let matched: Vec<_> = report.calls.iter().map(|call| call.matched).collect();
+    let (report, matched) = diverges(&host, &run, "dropped").await;
     assert_eq!(matched, [true, true, false]);
-    let Verdict::Diverged(report) = report.verdict else {
-        panic!("{report:?}")
-    };
     assert_eq!(
         report.message,
         r#"call 2 differs from the journal (entry 6): recorded `step two {"n":2}`, requested `return 1`"#
@@ -627,7 +526,13 @@ async fn f09_what_steps_must_not_do() {
 async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
     let cases = [
         ("panic", "trap", "panicked at ", r#"=> panic!("as asked")"#),
-        ("fuel", "out_of_fuel", "out of fuel: ", "fn spin()"),
+        (
+            "raw panic",
+            "trap",
+            "wasm trap: wasm `unreachable` instruction executed; its stderr ended with: thread ",
+            r#"panic!("without the SDK")"#,
+        ),
+        ("loop", "out_of_fuel", "out of fuel: ", "fn spin()"),
         ("memory", "out_of_memory", "out of memory: ", "all.push("),
         (
             "stack",
@@ -640,11 +545,7 @@ async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
         workflow_fuel: 100_000_000,
         ..Limits::default()
     };
-    let config = EngineConfig {
-        limits,
-        ..EngineConfig::default()
-    };
-    let mut host = TestHost::with(StoreKind::Sqlite, config, None, &[]).await;
+    let mut host = TestHost::with_limits(StoreKind::Sqlite, limits).await;
     let mut runs = Vec::new();
     for (how, reason, message, line) in cases {
         let run = host.start("broken", json!({ "how": how })).await;
@@ -656,7 +557,7 @@ async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
             "{how}: {blocked:?}"
         );
         let frames = blocked.detail["frames"].as_array().unwrap();
-        let line = place("broken.rs", line);
+        let line = place("misbehaviour.rs", line);
         let shown = |frame: &Value| frame.as_str().unwrap().contains(&line);
         assert!(frames.iter().any(shown), "{how}: {line} not in {frames:?}");
         assert!(
@@ -694,6 +595,28 @@ async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
         assert_eq!(host.events(run).await, events, "{how}");
         host.agrees(run).await;
     }
+}
+
+/// The panic of a guest that the standard library reports is told, and so is one of any length, up to a limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn f12_a_trap_says_what_the_guest_said() {
+    let host = TestHost::new().await;
+    let run = host.start("broken", json!({ "how": "raw panic" })).await;
+    let raw = blocked(host.ended(&run).await);
+    let place = place("misbehaviour.rs", r#"panic!("without the SDK")"#);
+    for text in [&format!("panicked at {place}"), "without the SDK"] {
+        assert!(raw.message.contains(text), "{raw:?}");
+    }
+
+    let run = host.start("broken", json!({ "how": "long panic" })).await;
+    let long = blocked(host.ended(&run).await);
+    let told = long.detail["message"].as_str().unwrap();
+    assert!(told.starts_with("panicked at "), "{told}");
+    assert!(
+        told.ends_with(" bytes more)") && told.len() < 4_096 + 30,
+        "{told}"
+    );
+    assert!(long.message.len() < 5_000, "{}", long.message.len());
 }
 
 // ---- F14 -------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onemark::engine::{DeliverRequest, Engine, Error};
+use onemark::engine::{DeliverRequest, Engine, EngineConfig, Error};
 use onemark::ids::{IdempotencyKey, RunId};
-use onemark::journal::{Event, RunStatus, Seq};
+use onemark::journal::{Event, Limits, RunStatus, Seq};
 use onemark::store::{DeliveryReceipt, HookState, Owner, TOMBSTONE_MS};
 use onemark_tests::*;
 use serde_json::{Value, json};
@@ -36,6 +36,8 @@ on_each_store![
     b17_a_payload_fits_the_declared_type,
     b17_a_mismatch_on_an_undeclared_hook_loses_nothing,
     b17_a_payload_is_checked_against_the_hook_that_gets_it,
+    what_a_guest_cannot_open_is_a_typed_error_on_every_activation,
+    a_generated_token_is_the_same_on_every_activation,
 ];
 
 // ---- helpers ---------------------------------------------------------------------------------------
@@ -772,4 +774,81 @@ async fn b17_a_payload_is_checked_against_the_hook_that_gets_it(kind: StoreKind)
         assert_eq!(host.output(&run).await, json!([round]));
         host.agrees(&run).await;
     }
+}
+
+// ---- opening ---------------------------------------------------------------------------------------
+
+/// Refused for good: a configuration that allows more meanwhile changes nothing for a run that was told so.
+async fn what_a_guest_cannot_open_is_a_typed_error_on_every_activation(kind: StoreKind) {
+    const HOUR: u64 = 3_600_000;
+    let hour = Limits {
+        max_retention_ms: HOUR,
+        ..Limits::default()
+    };
+    let mut host = TestHost::with_limits(kind, hour).await;
+    let options = "invalid: the options of a hook: ";
+    let long = "x".repeat(256);
+    let cases = [
+        (
+            "",
+            0,
+            0,
+            "invalid: hook token is empty; give it 1 to 255 bytes".to_owned(),
+        ),
+        (
+            &long,
+            0,
+            0,
+            "invalid: hook token has 256 bytes; the limit is 255".to_owned(),
+        ),
+        (
+            "a\nb",
+            0,
+            0,
+            "invalid: hook token holds a control character; use printable text".to_owned(),
+        ),
+        (
+            "kept",
+            HOUR + 1,
+            0,
+            format!("{options}a retention of 3600001 ms; the limit is 3600000 ms"),
+        ),
+        // Two bytes more for the quotation marks.
+        (
+            "told",
+            0,
+            16_383,
+            format!("{options}the metadata has 16385 bytes; the limit is 16384"),
+        ),
+        ("good", HOUR, 16_382, "good".to_owned()),
+        (&long[1..], 0, 0, long[1..].to_owned()),
+    ];
+    let mut runs = Vec::new();
+    for (token, retain_ms, metadata_bytes, expected) in &cases {
+        let input = json!({ "token": token, "retain_ms": retain_ms, "metadata_bytes": metadata_bytes });
+        let run = host.start("opens_with", input).await;
+        assert_eq!(host.output(&run).await, **expected);
+        runs.push(run);
+    }
+    for token in ["kept", "told"] {
+        let unknown = host.hook(token).await;
+        assert!(matches!(unknown, Err(Error::HookNotFound(_))), "{unknown:?}");
+    }
+
+    host = host.restart_with(EngineConfig::default()).await;
+    for run in &runs {
+        host.agrees(run).await;
+    }
+}
+
+async fn a_generated_token_is_the_same_on_every_activation(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let (run, token) = host.completes("opens_unique", json!({})).await;
+        let token = token.as_str().unwrap().to_owned();
+        assert_eq!(host.hook(&token).await.unwrap().run_id, run);
+        seen.push(token);
+    }
+    assert_ne!(seen[0], seen[1]);
 }

@@ -920,7 +920,7 @@ type IsExpected = fn(&Error) -> bool;
 
 async fn a21_bad_starts_are_refused_before_any_write(kind: StoreKind) {
     let host = TestHost::on(kind).await;
-    let limit = EngineConfig::default().max_retention_ms;
+    let limit = EngineConfig::default().limits.max_retention_ms;
     let text = |input: &str| StartRequest {
         input: input.into(),
         ..request("sequence", json!({}), &["order"])
@@ -934,6 +934,8 @@ async fn a21_bad_starts_are_refused_before_any_write(kind: StoreKind) {
     };
     let long = "x".repeat(256);
     let too_long = retained(Duration::from_millis(limit + 1), text(r#"{"n":1}"#));
+    let mut described = text(r#"{"n":1}"#);
+    described.hooks[0].metadata = Some(json!("m".repeat(16 << 10)));
     let large = request("fails", json!({"message": "x".repeat(1 << 20)}), &["order"]);
     let invalid: IsExpected = |error| matches!(error, Error::InvalidInput { .. });
     let unknown: IsExpected = |error| matches!(error, Error::UnknownWorkflow(_));
@@ -954,6 +956,9 @@ async fn a21_bad_starts_are_refused_before_any_write(kind: StoreKind) {
             matches!(error, Error::TooLarge { limit: 1_048_576, .. })
         }),
         (too_long, |error| matches!(error, Error::RetentionTooLong { .. })),
+        (described, |error| {
+            matches!(error, Error::TooLarge { limit: 16_384, .. })
+        }),
         (
             request("sequence", json!({"n": 1}), &["order", "order"]),
             |error| matches!(error, Error::InvalidRequest(_)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use onemark::clock::Clock as _;
 use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
-use onemark::journal::{Entry, Event, Failure, FailureKind, Limits, RunStatus, StepOptions};
+use onemark::journal::{Entry, Event, Failure, FailureKind, Limits, MAX_RETRIES, RunStatus, StepOptions};
 use onemark_tests::{Marks, StoreKind, TestHost, json_of};
 use serde_json::{Value, json};
 
@@ -56,6 +56,15 @@ fn failures(journal: &[Entry]) -> Vec<Failure> {
     journal.iter().filter(failed).map(failure).collect()
 }
 
+/// Starts a workflow and waits until one of its steps is at work outside.
+async fn held(host: &TestHost, marks: &Marks, mark: &str, workflow: &str, mut input: Value) -> RunId {
+    marks.hold(mark);
+    input["marks"] = json!(marks.url());
+    let run = host.start(workflow, input).await;
+    marks.reached(mark, 1).await;
+    run
+}
+
 /// Waits for the attempts of a run's call to stand in the journal.
 async fn attempted(host: &TestHost, run: &RunId, call: u32, wanted: &[&str]) -> Vec<Entry> {
     loop {
@@ -71,9 +80,7 @@ async fn attempted(host: &TestHost, run: &RunId, call: u32, wanted: &[&str]) -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn c01_a_saved_step_is_not_run_again() {
     let (host, marks) = with_marks().await;
-    marks.hold("used");
-    let run = host.start("draws", json!({ "marks": marks.url() })).await;
-    marks.reached("used", 1).await;
+    let run = held(&host, &marks, "used", "draws", json!({})).await;
     // The second step has begun, so that the first one is saved.
     let drawn = host.journal(&run).await;
     let drawn = drawn
@@ -92,10 +99,8 @@ async fn c01_a_saved_step_is_not_run_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn c02_a_step_that_was_cut_off_runs_again_and_only_that_one() {
     let (host, marks) = with_marks().await;
-    marks.hold("second");
-    let input = json!({ "marks": marks.url(), "names": ["first", "second", "third"], "token": "t" });
-    let run = host.start("leave_marks", input).await;
-    marks.reached("second", 1).await;
+    let input = json!({ "names": ["first", "second", "third"], "token": "t" });
+    let run = held(&host, &marks, "second", "leave_marks", input).await;
     // The cut-off attempt counts only if it is in the journal.
     attempted(&host, &run, 1, &["attempt_started 1"]).await;
 
@@ -209,6 +214,35 @@ async fn c03_three_retries_with_backoff_by_default() {
     }
 }
 
+/// Ten retries come at once when a step asks for that, the others wait: a step that always fails does not fill the
+/// disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn c03_retries_without_backoff_slow_down() {
+    for kind in StoreKind::ALL {
+        let host = TestHost::with_clock(kind).await;
+        let now = host.clock.as_ref().unwrap().now();
+        let input = json!({ "good_from_attempt": 13 });
+        let run = host.start("retried_at_once", input).await;
+        for later in [1_000, 2_000] {
+            host.until(&run, |info| info.wake_at == Some(now + later)).await;
+            host.advance(Duration::from_secs(1));
+        }
+        assert_eq!(host.output(&run).await, 13);
+        let journal = host.journal(&run).await;
+        let waits = journal.iter().filter_map(|entry| match entry.event {
+            Event::AttemptFailed { retry_at, .. } => Some(retry_at - entry.at),
+            _ => None,
+        });
+        let expected = [[0; 10].as_slice(), &[1_000; 2]].concat();
+        assert_eq!(waits.collect::<Vec<_>>(), expected);
+        let Event::StepScheduled { options, .. } = &journal[1].event else {
+            panic!("{journal:?}")
+        };
+        assert_eq!(options.retries, MAX_RETRIES);
+        host.agrees(&run).await;
+    }
+}
+
 /// The wait is drawn once and then kept: a restart neither shortens nor lengthens it. And it is drawn: not
 /// all runs that failed together come back together.
 #[tokio::test(flavor = "multi_thread")]
@@ -247,11 +281,10 @@ async fn c04_a_fatal_error_is_not_retried() {
     for kind in StoreKind::ALL {
         let host = TestHost::on(kind).await;
         let input = json!({ "kind": "declined", "retries": 3 });
-        let run = host.start("handles_trouble", input).await;
-        assert_eq!(host.output(&run).await, "error after 1: declined(attempt 1)");
+        let (run, output) = host.completes("handles_trouble", input).await;
+        assert_eq!(output, "error after 1: declined(attempt 1)");
         let journal = host.journal(&run).await;
         assert_eq!(attempts(&journal, 0), ["attempt_started 1", "step_failed 1"]);
-        host.agrees(&run).await;
     }
 }
 
@@ -261,11 +294,12 @@ async fn c05_the_last_error_comes_with_the_number_of_attempts() {
         let host = TestHost::on(kind).await;
         for retries in [0, 2] {
             let input = json!({ "kind": "busy", "retries": retries });
-            let run = host.start("handles_trouble", input).await;
+            let (_, output) = host.completes("handles_trouble", input).await;
             let attempts = retries + 1;
-            let expected = format!("error after {attempts}: busy(attempt {attempts})");
-            assert_eq!(host.output(&run).await, expected);
-            host.agrees(&run).await;
+            assert_eq!(
+                output,
+                format!("error after {attempts}: busy(attempt {attempts})")
+            );
         }
 
         let input = json!({ "kind": "busy", "good_from_attempt": 99 });
@@ -320,8 +354,7 @@ async fn c06_an_error_says_when_to_retry() {
 /// Runs a step that misbehaves twice; what the journal says of both attempts.
 async fn misbehave(host: &TestHost, how: &str, timeout_ms: u64) -> (String, Vec<Failure>) {
     let input = json!({ "how": how, "timeout_ms": timeout_ms });
-    let run = host.start("misbehaves", input).await;
-    let output = host.output(&run).await;
+    let (run, output) = host.completes("misbehaves", input).await;
     let journal = host.journal(&run).await;
     let expected = [
         "attempt_started 1",
@@ -330,7 +363,6 @@ async fn misbehave(host: &TestHost, how: &str, timeout_ms: u64) -> (String, Vec<
         "step_failed 2",
     ];
     assert_eq!(attempts(&journal, 0), expected, "{how}");
-    host.agrees(&run).await;
     (output.as_str().expect("a text").to_owned(), failures(&journal))
 }
 
@@ -338,19 +370,19 @@ async fn misbehave(host: &TestHost, how: &str, timeout_ms: u64) -> (String, Vec<
 async fn c07_a_step_that_misbehaves_fails_with_a_reason() {
     const MINUTE: u64 = 60_000;
     for kind in StoreKind::ALL {
-        let step_fuel = 500_000_000;
         let limits = Limits {
-            step_fuel,
+            step_fuel: 500_000_000,
             ..Limits::default()
         };
-        let config = EngineConfig {
-            limits,
-            ..EngineConfig::default()
-        };
-        let host = TestHost::with(kind, config, None, &[]).await;
+        let host = TestHost::with_limits(kind, limits).await;
 
         let cases = [
             ("panic", FailureKind::Trap, "trap after 2: panicked at "),
+            (
+                "raw panic",
+                FailureKind::Trap,
+                "trap after 2: wasm trap: wasm `unreachable` instruction executed; its stderr ended with: thread ",
+            ),
             (
                 "memory",
                 FailureKind::OutOfMemory,
@@ -370,11 +402,24 @@ async fn c07_a_step_that_misbehaves_fails_with_a_reason() {
                 assert_eq!(failure.kind, reason, "{how}");
                 let place = failure.causes.first().map(String::as_str).unwrap_or_default();
                 assert!(
-                    place.contains("tests/programs/src/steps.rs:"),
+                    place.contains("tests/programs/src/misbehaviour.rs:"),
                     "{how}: {failure:?}"
                 );
             }
         }
+    }
+}
+
+/// Every attempt leaves a message: none is longer than a reader needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_message_of_a_step_is_cut() {
+    let host = TestHost::new().await;
+    for (bytes, expected) in [
+        (4_096, "c".repeat(4_096)),
+        (100_000, "c".repeat(4_096) + "… (95904 bytes more)"),
+    ] {
+        let (_, output) = host.completes("complains", json!({ "bytes": bytes })).await;
+        assert_eq!(output, expected);
     }
 }
 
@@ -465,23 +510,20 @@ async fn c09_the_key_is_the_same_in_every_attempt_and_another_for_other_steps_an
             .collect();
         assert_eq!(seen, vec![json!({ "Busy": key }); 3]);
 
-        let one = host.start("keys", json!({ "seed": "s" })).await;
-        let other = host.start("keys", json!({ "seed": "s" })).await;
-        for run in [&one, &other] {
-            let expected = json!(["made:s", format!("{run}/1"), format!("{run}/2"), "given"]);
-            assert_eq!(host.output(run).await, expected);
-            host.agrees(run).await;
+        for _ in 0..2 {
+            let (run, keys) = host.completes("keys", json!({ "seed": "s" })).await;
+            assert_eq!(
+                keys,
+                json!(["made:s", format!("{run}/1"), format!("{run}/2"), "given"])
+            );
         }
-        assert_ne!(one, other);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c12_a_drawn_id_is_the_same_for_a_second_attempt() {
     let (host, marks) = with_marks().await;
-    marks.hold("used");
-    let run = host.start("draws", json!({ "marks": marks.url() })).await;
-    marks.reached("used", 1).await;
+    let run = held(&host, &marks, "used", "draws", json!({})).await;
     attempted(&host, &run, 1, &["attempt_started 1"]).await;
     let host = host.restart().await;
     marks.release();
@@ -532,6 +574,44 @@ async fn c13_the_limits_of_concurrency_are_kept() {
     }
 }
 
+/// An input or a key that cannot be is a failure that the workflow can handle; the run goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn c17_a_call_over_its_limits_is_a_typed_failure() {
+    let cases = [
+        (5, json!(null), "made:sssss"),
+        (250, json!("given"), "given"),
+        (
+            251,
+            json!(null),
+            "invalid: idempotency key has 256 bytes; the limit is 255",
+        ),
+        (
+            5,
+            json!(""),
+            "invalid: idempotency key is empty; give it 1 to 255 bytes",
+        ),
+        (
+            5,
+            json!("a\u{0}b"),
+            "invalid: idempotency key holds a control character; use printable text",
+        ),
+        // An object with one name.
+        (
+            1 << 20,
+            json!("given"),
+            "too_large: the input has 1048587 bytes; the limit is 1048576",
+        ),
+    ];
+    for kind in StoreKind::ALL {
+        let host = TestHost::on(kind).await;
+        for (bytes, key, expected) in &cases {
+            let input = json!({ "bytes": bytes, "key": key });
+            let (_, output) = host.completes("keyed_with", input).await;
+            assert_eq!(output, *expected);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_woken_keeps_its_place_among_those_that_wait_for_an_attempt() {
     let marks = Marks::start().await;
@@ -568,9 +648,7 @@ async fn a_run_that_is_woken_keeps_its_place_among_those_that_wait_for_an_attemp
 #[tokio::test(flavor = "multi_thread")]
 async fn c21_an_attempt_that_takes_long_is_visible_while_it_runs() {
     let (host, marks) = with_marks().await;
-    marks.hold("slow");
-    let run = host.start("slow", json!({ "marks": marks.url(), "ms": 0 })).await;
-    marks.reached("slow", 1).await;
+    let run = held(&host, &marks, "slow", "slow", json!({ "ms": 0 })).await;
     // Nothing else happens in this run: the journal tells by itself.
     attempted(&host, &run, 0, &["attempt_started 1"]).await;
     assert_eq!(
@@ -625,17 +703,15 @@ async fn a_step_left_behind_at_the_end_is_in_the_journal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn timers_fire_beside_a_running_step() {
     let host = TestHost::new().await;
-    let run = host.start("ticks_beside_a_step", json!({ "ticks": 5 })).await;
-    assert_eq!(host.output(&run).await, 5);
-    host.agrees(&run).await;
+    let (_, ticks) = host.completes("ticks_beside_a_step", json!({ "ticks": 5 })).await;
+    assert_eq!(ticks, 5);
 }
 
 /// Nesting that readers of JSON refuse is refused where it comes from.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outcome_nested_too_deep_is_a_failure_that_says_so() {
     let host = TestHost::new().await;
-    let fits = host.start("nested", json!({ "depth": 100 })).await;
-    host.output(&fits).await;
+    host.completes("nested", json!({ "depth": 100 })).await;
     let deep = host.start("nested", json!({ "depth": 129 })).await;
     let result = host.ended(&deep).await;
     assert_eq!(result.status, RunStatus::Failed);

@@ -207,8 +207,9 @@ on_each_store! {
         let ended = store.append(last.clone()).await.unwrap();
         assert_eq!((ended.parked, ended.status), (false, RunStatus::Completed));
         assert_eq!(store.append(last).await.unwrap(), ended);
-        let after = store.append(append("r", fence, 4, vec![scheduled(1)])).await;
-        assert!(matches!(after, Err(StoreError::Invalid(_))), "{after:?}");
+        // Somebody may have ended it meanwhile.
+        let late = store.append(append("r", fence, 3, vec![scheduled(1)])).await.unwrap();
+        assert_eq!(late, ended);
     }
 
     an_append_that_breaks_a_rule_leaves_nothing: |store, fence| {

@@ -41,6 +41,7 @@ pub fn component(code: &str) -> StoredComponent {
 /// A run of workflow `w` of component `c`, that claims `hooks`.
 pub fn new_run(id: &str, hooks: Vec<HookSpec>, now: Timestamp) -> NewRun {
     let started = Started {
+        timeout: None,
         workflow: "w".into(),
         component: Digest::of("c"),
         seed: u64::MAX,

@@ -9,7 +9,7 @@ use onemark::engine::{
     StartRequest, Verdict,
 };
 use onemark::ids::{HookToken, RunId};
-use onemark::journal::{Entry, RunStatus};
+use onemark::journal::{Entry, Limits, RunStatus};
 use onemark::sandbox::{Sandbox, SandboxConfig};
 use onemark::store::{
     DeliveryReceipt, HookInfo, MemoryStore, OpenError, RunFilter, RunInfo, SqliteOptions, SqliteStore, Store,
@@ -116,17 +116,32 @@ impl TestHost {
         host
     }
 
+    /// Runs get these limits.
+    pub async fn with_limits(kind: StoreKind, limits: Limits) -> Self {
+        let config = EngineConfig {
+            limits,
+            ..EngineConfig::default()
+        };
+        Self::with(kind, config, None, &[]).await
+    }
+
     /// Ends the engine as a crash would leave it, and starts another on the same data.
     pub async fn restart(self) -> Self {
+        let config = self.config.clone();
+        self.restart_with(config).await
+    }
+
+    /// As [`TestHost::restart`], configured anew.
+    pub async fn restart_with(self, config: EngineConfig) -> Self {
         self.engine.shutdown().await;
         let Self {
             engine: old,
             store,
             clock,
             kind,
-            config,
             http,
             folder,
+            ..
         } = self;
         drop(old);
         let store = match kind {
@@ -202,6 +217,14 @@ impl TestHost {
         let result = self.ended(run).await;
         assert_eq!(result.status, RunStatus::Completed, "{result:?}");
         json_of(result.output.as_deref())
+    }
+
+    /// Starts a run and waits for it to complete; its output, with which its replay agrees.
+    pub async fn completes(&self, workflow: &str, input: Value) -> (RunId, Value) {
+        let run = self.start(workflow, input).await;
+        let output = self.output(&run).await;
+        self.agrees(&run).await;
+        (run, output)
     }
 
     /// Waits until the run has this status.
@@ -339,7 +362,18 @@ async fn engine(
     clock: Option<Arc<ManualClock>>,
     http: &[String],
 ) -> Engine {
-    let sandbox = Sandbox::new(SandboxConfig {
+    let clock: Arc<dyn Clock> = match clock {
+        Some(clock) => clock,
+        None => Arc::new(SystemClock),
+    };
+    Engine::open(store, sandbox(http), clock, config.clone())
+        .await
+        .expect("the engine starts")
+}
+
+/// A sandbox whose steps may reach these servers (`HOST:PORT`).
+pub fn sandbox(http: &[String]) -> Sandbox {
+    let config = SandboxConfig {
         // Shared by all tests: compiled once a build.
         code_cache: Some(std::env::temp_dir().join("onemark-test-code")),
         instances: 300,
@@ -348,15 +382,8 @@ async fn engine(
             .map(|grant| grant.parse().expect("a good grant"))
             .collect(),
         ..SandboxConfig::default()
-    });
-    let clock: Arc<dyn Clock> = match clock {
-        Some(clock) => clock,
-        None => Arc::new(SystemClock),
     };
-    let sandbox = sandbox.expect("the sandbox starts");
-    Engine::open(store, sandbox, clock, config.clone())
-        .await
-        .expect("the engine starts")
+    Sandbox::new(config).expect("the sandbox starts")
 }
 
 /// An outcome as a value; null when there is none.

@@ -6,7 +6,7 @@ mod host;
 mod marks;
 
 pub use components::{order, programs, variant};
-pub use host::{StoreKind, TestHost, json_of, request, token};
+pub use host::{StoreKind, TestHost, json_of, request, sandbox, token};
 pub use marks::Marks;
 
 use std::path::PathBuf;

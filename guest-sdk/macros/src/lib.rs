@@ -40,7 +40,7 @@ pub fn workflow(options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// | option | meaning |
 /// |---|---|
-/// | `retries = 3` | how often to try again after a failed attempt; 0 means one attempt |
+/// | `retries = 3` | how often to try again after a failed attempt; 0 means one attempt, 10,000 is the most |
 /// | `timeout = "20s"` | how long one attempt may take |
 /// | `backoff = "500ms"` | how long to wait before the first retry |
 /// | `backoff(initial = "500ms", factor = 2.0, max = "1m")` | and by how much longer each wait is, up to which; each may be left out |

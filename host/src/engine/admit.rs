@@ -7,7 +7,7 @@ use super::error::{Error, Result};
 use super::request::{StartReceipt, StartRequest};
 use crate::clock;
 use crate::ids::{Digest, RunId};
-use crate::journal::{Body, Entry, Event, HookSpec, PayloadType, RunStatus, Started};
+use crate::journal::{Body, Entry, Event, HookSpec, MAX_METADATA_BYTES, PayloadType, RunStatus, Started};
 use crate::sandbox::WorkflowManifest;
 use crate::store::{Admission, Loaded, NewRun, RunInfo};
 
@@ -126,6 +126,14 @@ impl Engine {
         }));
         let declared = claims.len();
         for hook in &request.hooks {
+            let metadata = hook.metadata.as_ref().map_or(0, |value| value.to_string().len());
+            if metadata > MAX_METADATA_BYTES {
+                return Err(Error::TooLarge {
+                    what: "the metadata of a hook",
+                    bytes: metadata as u64,
+                    limit: MAX_METADATA_BYTES as u64,
+                });
+            }
             match claims.iter().position(|claim| claim.token == hook.token) {
                 // The request may keep the workflow's own token for longer and say more of it.
                 Some(0) if declared == 1 && claims[0].metadata.is_none() => {
@@ -144,7 +152,7 @@ impl Engine {
                 }),
             }
         }
-        let limit_ms = self.0.config.max_retention_ms;
+        let limit_ms = self.0.config.limits.max_retention_ms;
         if let Some(claim) = claims.iter().find(|claim| claim.retain_ms > limit_ms) {
             let asked_ms = claim.retain_ms;
             return Err(Error::RetentionTooLong { asked_ms, limit_ms });

@@ -8,8 +8,8 @@ use serde::de::IgnoredAny;
 use crate::clock;
 use crate::ids::RunId;
 use crate::journal::{
-    AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, NewEntry, Replay,
-    StepOptions, Timestamp,
+    AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
+    Replay, StepOptions, Timestamp, shortened,
 };
 use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, Trap, TrapKind};
 
@@ -72,6 +72,9 @@ pub enum Verdict {
     Diverged(Box<Divergence>),
 }
 
+/// More causes of an error help nobody.
+const MAX_CAUSES: usize = 20;
+
 /// Judges the end of attempt `step.attempts`.
 pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -> Verdict {
     let (call, attempt) = (step.call, step.attempts);
@@ -95,7 +98,10 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
             retry_after = error.retry_after_ms;
             let mut failure = Failure::new(FailureKind::Error, error.message);
             failure.error = error.error;
-            failure.causes = error.causes;
+            let causes = error.causes.iter().take(MAX_CAUSES);
+            failure.causes = causes
+                .map(|cause| shortened(cause, MAX_MESSAGE_BYTES).into_owned())
+                .collect();
             (failure, error.retry)
         }
         AttemptEnd::Diverged(divergence) => return Verdict::Diverged(divergence),
@@ -112,10 +118,8 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
     let body = Body::new(failure.to_json());
     // The first attempt is no retry.
     if may_retry && attempt <= step.options.retries && !step.cancelled {
-        let retry_at = match retry_after {
-            Some(after) => now.saturating_add(after),
-            None => step.options.backoff.retry_at(now, attempt, clock::random_u64()),
-        };
+        let jitter = clock::random_u64();
+        let retry_at = step.options.retry_at(now, attempt, retry_after, jitter);
         let event = Event::AttemptFailed {
             call,
             attempt,

@@ -1,6 +1,10 @@
 //! Carrying a run on: activations until it rests, and what is written down when one ends.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use serde_json::json;
 
@@ -12,7 +16,8 @@ use super::registry::{Due, Left, Place, Signal};
 use super::request::DivergenceReport;
 use crate::ids::RunId;
 use crate::journal::{
-    Body, Divergence, Event, Failure, FailureKind, GuestError, NewEntry, Replay, Timestamp,
+    Body, Divergence, Event, Failure, FailureKind, GuestError, MAX_MESSAGE_BYTES, NewEntry, Replay,
+    Timestamp, shortened,
 };
 use crate::sandbox::{LogLevel, LogSink, Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
@@ -25,7 +30,7 @@ enum Next {
     Again,
 }
 
-/// Frees the run's place in the registry also when its activation dies of a fault of this host.
+/// Frees the run's place in the registry whatever ends the task.
 struct Held<'a> {
     engine: &'a Engine,
     run: &'a RunId,
@@ -54,29 +59,11 @@ pub async fn carry_on(engine: Engine, place: Place) {
         left: false,
     };
     loop {
-        let next = match activate(&engine, &run, &signal, loaded.take()).await {
-            Ok(next) => next,
-            Err(error) => {
-                engine.note_failure(&error);
-                tracing::error!(%run, %error, "the run could not be carried on");
-                match error {
-                    StoreError::Corrupt { .. } => {
-                        let message = error.to_string();
-                        block(&engine, &run, BlockReason::CorruptJournal, message, json!(null)).await;
-                        Next::Rest { wake_at: None }
-                    }
-                    StoreError::Invalid(_) => {
-                        let message = format!("a fault of this host, please report it: {error}");
-                        block(&engine, &run, BlockReason::HostFault, message, json!(null)).await;
-                        Next::Rest { wake_at: None }
-                    }
-                    error if error.may_retry() => {
-                        tokio::time::sleep(WRITE_RETRY).await;
-                        Next::Again
-                    }
-                    _ => Next::Rest { wake_at: None },
-                }
-            }
+        let activation = activate(&engine, &run, &signal, loaded.take());
+        let next = match without_panic(activation).await {
+            Ok(Ok(next)) => next,
+            Ok(Err(error)) => failed(&engine, &run, error).await,
+            Err(panic) => host_fault(&engine, &run, format!("it panicked: {panic}")).await,
         };
         match next {
             Next::Again => {}
@@ -91,6 +78,52 @@ pub async fn carry_on(engine: Engine, place: Place) {
             }
         }
     }
+}
+
+/// What follows when the store could not do what an activation asked.
+async fn failed(engine: &Engine, run: &RunId, error: StoreError) -> Next {
+    engine.note_failure(&error);
+    tracing::error!(%run, %error, "the run could not be carried on");
+    match error {
+        StoreError::Corrupt { .. } => {
+            let message = error.to_string();
+            block(engine, run, BlockReason::CorruptJournal, message, json!(null)).await;
+            Next::Rest { wake_at: None }
+        }
+        StoreError::Invalid(_) => host_fault(engine, run, error.to_string()).await,
+        error if error.may_retry() => {
+            tokio::time::sleep(WRITE_RETRY).await;
+            Next::Again
+        }
+        _ => Next::Rest { wake_at: None },
+    }
+}
+
+async fn host_fault(engine: &Engine, run: &RunId, what: String) -> Next {
+    let message = format!(
+        "a fault of this host, please report it: {what}. The run can go on once the host is mended: `onemark runs \
+         upgrade {run} --component DIGEST`, also with the component that it has"
+    );
+    block(engine, run, BlockReason::HostFault, message, json!(null)).await;
+    Next::Rest { wake_at: None }
+}
+
+/// A panic, of the activation or of one of its attempts, stays with its run: its message is an error.
+async fn without_panic<T>(activation: impl Future<Output = T>) -> Result<T, String> {
+    let mut activation = pin!(activation);
+    poll_fn(|context| {
+        // After a panic the future is only dropped.
+        match catch_unwind(AssertUnwindSafe(|| activation.as_mut().poll(context))) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().copied();
+                let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+                let text = shortened(text.unwrap_or("without a message"), MAX_MESSAGE_BYTES);
+                Poll::Ready(Err(text.into_owned()))
+            }
+        }
+    })
+    .await
 }
 
 async fn activate(

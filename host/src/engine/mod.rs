@@ -51,8 +51,6 @@ pub struct EngineConfig {
     pub max_attempts_per_run: usize,
     /// How long attempts that are at work when their run is asked to cancel may go on.
     pub cancel_grace: Duration,
-    /// Longest retention that a start may ask for, in milliseconds.
-    pub max_retention_ms: u64,
 }
 
 impl Default for EngineConfig {
@@ -64,7 +62,6 @@ impl Default for EngineConfig {
             max_attempts: 256,
             max_attempts_per_run: 64,
             cancel_grace: Duration::from_secs(10),
-            max_retention_ms: 366 * 24 * 60 * 60 * 1000,
         }
     }
 }

@@ -8,7 +8,11 @@ use serde_json::value::RawValue;
 use similar::TextDiff;
 
 use super::entry::{CallNo, Seq, Timestamp};
+use super::outcome::shortened;
 use crate::ids::HookToken;
+
+/// Longest text of one of the two calls in a message, in bytes; the whole calls stand beside it.
+const MAX_SIDE_BYTES: usize = 1 << 10;
 
 /// What a guest asks for, as far as it is compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -108,7 +112,7 @@ impl Divergence {
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = |call: &Option<Call>| match call {
-            Some(call) => call.to_string(),
+            Some(call) => shortened(&call.to_string(), MAX_SIDE_BYTES).into_owned(),
             None => "nothing more".to_owned(),
         };
         write!(f, "call {} differs from the journal", self.call)?;

@@ -240,6 +240,10 @@ pub enum Lineage {
     Continued { from: RunId },
 }
 
+/// Largest metadata of a claim, as JSON, in bytes. Not a setting: a guest that asks for more must be told so in
+/// every replay.
+pub const MAX_METADATA_BYTES: usize = 16 << 10;
+
 /// What a claim is made with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookSpec {

@@ -15,11 +15,11 @@ mod work;
 pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
 pub use divergence::{Call, Divergence};
 pub use entry::{
-    Body, CallNo, CancelReason, Entry, Event, HookNo, HookSpec, Lineage, NewEntry, PayloadType, RunTimeout,
-    Seq, Started, Timestamp,
+    Body, CallNo, CancelReason, Entry, Event, HookNo, HookSpec, Lineage, MAX_METADATA_BYTES, NewEntry,
+    PayloadType, RunTimeout, Seq, Started, Timestamp,
 };
-pub use options::{Backoff, Limits, StepOptions, StepOverrides};
-pub use outcome::{AttemptError, Failure, FailureKind};
+pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides};
+pub use outcome::{AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, shortened};
 pub use replay::{Begun, GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
 pub use template::{Template, TemplateError};

@@ -4,11 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::Timestamp;
 
+/// Most further attempts that a step gets, whatever it asks for: each leaves entries in the journal.
+pub const MAX_RETRIES: u32 = 10_000;
+
+/// Retries that may come as soon as the step asks for. Later ones wait [`MIN_WAIT_MS`] at least, so that a step
+/// that always fails at once does not fill the disk.
+const EARLY_RETRIES: u32 = 10;
+
+/// Milliseconds.
+const MIN_WAIT_MS: u64 = 1_000;
+
 /// How a step is run. The defaults are part of the journal's format: an entry leaves out what equals them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepOptions {
-    /// Further attempts after the first that failed.
+    /// Further attempts after the first that failed. A call is pinned with [`MAX_RETRIES`] at most.
     pub retries: u32,
     pub backoff: Backoff,
     /// Milliseconds that one attempt may take.
@@ -38,7 +48,16 @@ impl StepOptions {
         *self == Self::default()
     }
 
-    /// These options with the fields that a call overrides.
+    /// When to try again after attempt `attempt` (from 1) failed at `now`: as the error asks for (in milliseconds),
+    /// else by the backoff, and after the first ten retries a second later at the soonest. `jitter` is any number;
+    /// the same number gives the same time.
+    pub fn retry_at(&self, now: Timestamp, attempt: u32, retry_after: Option<u64>, jitter: u64) -> Timestamp {
+        let wait = retry_after.unwrap_or_else(|| self.backoff.wait(attempt, jitter));
+        let soonest = if attempt > EARLY_RETRIES { MIN_WAIT_MS } else { 0 };
+        now.saturating_add(wait.max(soonest))
+    }
+
+    /// These options with the fields that a call overrides, as they are pinned.
     pub fn with(&self, overrides: &StepOverrides) -> Self {
         let mut options = self.clone();
         if let Some(retries) = overrides.retries {
@@ -55,6 +74,7 @@ impl StepOptions {
             options.backoff.factor = backoff.factor.unwrap_or(options.backoff.factor);
             options.backoff.max_ms = backoff.max_ms.unwrap_or(options.backoff.max_ms);
         }
+        options.retries = options.retries.min(MAX_RETRIES);
         options
     }
 }
@@ -98,15 +118,14 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// When to try again after attempt `attempt` (from 1) failed at `now`. `jitter` is any number; the same
-    /// number gives the same time.
-    pub fn retry_at(&self, now: Timestamp, attempt: u32, jitter: u64) -> Timestamp {
+    /// Milliseconds to wait after attempt `attempt` (from 1).
+    fn wait(&self, attempt: u32, jitter: u64) -> u64 {
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let full = self.initial_ms as f64 * self.factor.max(1.0).powi(exponent);
         // A float that is too large saturates in the cast.
         let full = (full.min(self.max_ms as f64)) as u64;
         let half = full / 2;
-        now.saturating_add(half + jitter % (full - half + 1))
+        half + jitter % (full - half + 1)
     }
 }
 
@@ -124,6 +143,14 @@ pub struct Limits {
     pub step_memory: u64,
     /// Bytes of one input, result or payload.
     pub body_bytes: u64,
+    /// Longest retention that a claim may ask for, in milliseconds.
+    #[serde(default = "year")]
+    pub max_retention_ms: u64,
+}
+
+/// Of runs whose entry 0 does not say.
+fn year() -> u64 {
+    366 * 24 * 60 * 60 * 1000
 }
 
 impl Default for Limits {
@@ -137,6 +164,7 @@ impl Default for Limits {
             step_fuel: 500_000_000_000,
             step_memory: 64 << 20,
             body_bytes: 1 << 20,
+            max_retention_ms: year(),
         }
     }
 }
@@ -154,10 +182,35 @@ mod tests {
         };
         for (attempt, full) in [(1, 100), (2, 200), (4, 800), (5, 1_000), (4_000_000_000, 1_000)] {
             for jitter in [0, 1, u64::MAX] {
-                let delay = backoff.retry_at(0, attempt, jitter);
+                let delay = backoff.wait(attempt, jitter);
                 assert!((full / 2..=full).contains(&delay), "{attempt}: {delay}");
             }
         }
+    }
+
+    #[test]
+    fn late_retries_wait_and_are_counted() {
+        let overrides: StepOverrides =
+            serde_json::from_str(r#"{"retries":4000000000,"backoff":{"initial_ms":0}}"#).unwrap();
+        let options = StepOptions::default().with(&overrides);
+        assert_eq!(options.retries, MAX_RETRIES);
+        for (attempt, retry_after, at) in [
+            (1, None, 5),
+            (10, None, 5),
+            (11, None, 1_005),
+            (10, Some(0), 5),
+            (11, Some(0), 1_005),
+            (11, Some(7_000), 7_005),
+        ] {
+            assert_eq!(options.retry_at(5, attempt, retry_after, 3), at, "{attempt}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_an_old_journal_lacks_is_its_default() {
+        let mut old = serde_json::to_value(Limits::default()).unwrap();
+        old.as_object_mut().unwrap().remove("max_retention_ms");
+        assert_eq!(serde_json::from_value::<Limits>(old).unwrap(), Limits::default());
     }
 
     #[test]

@@ -1,7 +1,22 @@
 //! The documents in which attempts and runs report that something went wrong.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// Longest message that a guest's end leaves behind, in bytes. The rest of it helps nobody, and every attempt leaves
+/// one.
+pub const MAX_MESSAGE_BYTES: usize = 4 << 10;
+
+/// The text, or the first `limit` bytes of it and a note of what was cut.
+pub fn shortened(text: &str, limit: usize) -> Cow<'_, str> {
+    if text.len() <= limit {
+        return text.into();
+    }
+    let kept = &text[..text.floor_char_boundary(limit)];
+    format!("{kept}… ({} bytes more)", text.len() - kept.len()).into()
+}
 
 /// Why a promise or a run failed; the failure document of the WIT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +49,8 @@ pub enum FailureKind {
     OutOfMemory,
     /// An input or result is over the limit.
     TooLarge,
+    /// What was asked for cannot be: a name that is none, an option over its limit.
+    Invalid,
     /// Another run owns the token.
     HookConflict,
     Cancelled,
@@ -43,10 +60,11 @@ pub enum FailureKind {
 }
 
 impl Failure {
-    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+    /// A failure with this message, shortened to [`MAX_MESSAGE_BYTES`].
+    pub fn new(kind: FailureKind, message: impl AsRef<str>) -> Self {
         Self {
             kind,
-            message: message.into(),
+            message: shortened(message.as_ref(), MAX_MESSAGE_BYTES).into_owned(),
             attempts: None,
             error: None,
             causes: Vec::new(),

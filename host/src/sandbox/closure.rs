@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use super::component::Component;
 use super::guest::{ReplicaGuest, StepGuest, WorkflowGuest};
-use super::logs::LogSink;
+use super::logs::{GuestLog, LogSink};
 use super::runtime::Sandbox;
 use super::step::AttemptEnd;
 use super::trap::{Trap, TrapKind};
@@ -83,6 +83,9 @@ impl Sandbox {
             },
             in_closure: false,
         });
+        let logs = GuestLog::new(logs);
+        // Up to the closure it says what the workflow's own instance said.
+        logs.set_silent(true);
         let mut store = self.workflow_store(guest, logs, self.egress());
         let ended = async {
             store.set_fuel(fuel)?;
@@ -103,8 +106,8 @@ impl Sandbox {
             Err(Ok(Finished(outcome))) => return AttemptEnd::Returned(outcome),
             Err(Err(error)) => error,
         };
-        let panic = store.data_mut().panic.take();
-        match end_of(error, panic, &component.sources) {
+        let words = store.data().logs.last_words();
+        match end_of(error, words, &component.sources) {
             WorkflowEnd::Diverged(divergence) => AttemptEnd::Diverged(divergence),
             WorkflowEnd::Trapped(trap) => AttemptEnd::Trapped(trap),
             other => unreached(&format!("{other:?}")),

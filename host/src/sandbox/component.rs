@@ -9,7 +9,7 @@ use super::bindings::{WorkflowIndices, WorkflowPre};
 use super::guest::{Guest, Role, wasi_with_logs};
 use super::host::http::HttpEgress;
 use super::limits::MemoryLimit;
-use super::logs::NoLogs;
+use super::logs::{GuestLog, NoLogs};
 use super::manifest::{Manifest, ManifestError};
 use super::runtime::Sandbox;
 use super::sources::Sources;
@@ -99,7 +99,7 @@ impl Sandbox {
     }
 
     async fn describe(&self, pre: &WorkflowPre<Guest>, sources: &Sources) -> Result<String, LoadError> {
-        let logs: Arc<dyn super::LogSink> = Arc::new(NoLogs);
+        let logs = GuestLog::new(Arc::new(NoLogs));
         let memory = Limits::default().workflow_memory;
         let wasi = wasi_with_logs(&logs).build();
         let mut store = self.store(Role::Describe, logs, memory, wasi, HttpEgress::default());
@@ -111,14 +111,14 @@ impl Sandbox {
         };
         let described = described.await;
         described.map_err(|error| {
-            LoadError::Describe(Trap::from_error(&error, store.data_mut().panic.take(), sources))
+            LoadError::Describe(Trap::from_error(&error, store.data().logs.last_words(), sources))
         })
     }
 
     pub(super) fn store(
         &self,
         role: Role,
-        logs: Arc<dyn super::LogSink>,
+        logs: Arc<GuestLog>,
         memory: u64,
         wasi: wasmtime_wasi::WasiCtx,
         egress: HttpEgress,
@@ -126,7 +126,6 @@ impl Sandbox {
         let guest = Guest {
             role,
             logs,
-            panic: None,
             memory: MemoryLimit::new(memory),
             wasi,
             table: Default::default(),

@@ -13,7 +13,7 @@ use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
 use super::host::http::HttpEgress;
 use super::limits::MemoryLimit;
-use super::logs::{LogLevel, LogSink, LogStream};
+use super::logs::{GuestLog, LogStream};
 use super::manifest::Manifest;
 use super::trap::Refused;
 use super::workflow::Owner;
@@ -29,9 +29,7 @@ pub enum OpenHook {}
 /// The data of a store.
 pub struct Guest {
     pub role: Role,
-    pub logs: Arc<dyn LogSink>,
-    /// The message of a panic, which the guest reports before it traps.
-    pub panic: Option<String>,
+    pub logs: Arc<GuestLog>,
     pub memory: MemoryLimit,
     pub wasi: WasiCtx,
     pub table: ResourceTable,
@@ -156,17 +154,6 @@ impl Guest {
             Role::Describe => None,
         }
     }
-
-    /// Whether log lines were written before, by an earlier activation.
-    pub fn silent(&self) -> bool {
-        match &self.role {
-            Role::Workflow(workflow) => match &workflow.replica {
-                Some(replica) => !replica.in_closure,
-                None => workflow.replay.is_replaying(),
-            },
-            Role::Step(_) | Role::Describe => false,
-        }
-    }
 }
 
 impl WasiView for Guest {
@@ -279,14 +266,10 @@ impl TryRng for GuestRandom {
 }
 
 /// Standard streams that go to the log.
-pub fn wasi_with_logs(logs: &Arc<dyn LogSink>) -> wasmtime_wasi::WasiCtxBuilder {
-    let stream = |level| LogStream {
-        sink: logs.clone(),
-        level,
-    };
+pub fn wasi_with_logs(logs: &Arc<GuestLog>) -> wasmtime_wasi::WasiCtxBuilder {
     let mut wasi = WasiCtx::builder();
-    wasi.stdout(stream(LogLevel::Info));
-    wasi.stderr(stream(LogLevel::Warn));
+    wasi.stdout(LogStream::Stdout(logs.clone()));
+    wasi.stderr(LogStream::Stderr(logs.clone()));
     wasi.allow_tcp(false);
     wasi.allow_udp(false);
     wasi.allow_ip_name_lookup(false);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::component::Component;
 use super::guest::{Role, StepGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
-use super::logs::LogSink;
+use super::logs::{GuestLog, LogSink};
 use super::runtime::Sandbox;
 use super::trap::Trap;
 use crate::journal::{Divergence, Limits};
@@ -46,13 +46,13 @@ impl Sandbox {
     /// Runs one attempt to its end or its deadline, whichever comes first. Dropping the future ends it too.
     pub async fn run_step(&self, component: &Component, request: AttemptRequest) -> AttemptEnd {
         let limits = &request.limits;
-        let wasi = wasi_with_logs(&request.logs).build();
+        let logs = GuestLog::new(request.logs);
+        let wasi = wasi_with_logs(&logs).build();
         let egress = self.egress();
         let role = Role::Step(StepGuest {
             attempt: request.attempt,
             idempotency_key: request.idempotency_key,
         });
-        let logs = request.logs.clone();
         let mut store = self.store(role, logs, limits.step_memory, wasi, egress);
         let returned = async {
             store.set_fuel(limits.step_fuel)?;
@@ -67,7 +67,7 @@ impl Sandbox {
             Ok(Ok(outcome)) => AttemptEnd::Returned(outcome),
             Ok(Err(error)) => AttemptEnd::Trapped(Trap::from_error(
                 &error,
-                store.data_mut().panic.take(),
+                store.data().logs.last_words(),
                 &component.sources,
             )),
         }

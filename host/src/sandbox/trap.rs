@@ -4,7 +4,9 @@ use serde::Serialize;
 use wasmtime::WasmBacktrace;
 
 use super::limits::OutOfMemory;
+use super::logs::LastWords;
 use super::sources::{Located, Sources};
+use crate::journal::{MAX_MESSAGE_BYTES, shortened};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -35,8 +37,17 @@ pub(super) struct Refused(pub String);
 
 const MAX_FRAMES: usize = 20;
 
+/// Names of generic functions have no bound of their own.
+const MAX_FUNCTION_BYTES: usize = 256;
+
 impl Trap {
-    pub(super) fn from_error(error: &wasmtime::Error, panic: Option<String>, sources: &Sources) -> Self {
+    /// `words` are the guest's own about a panic, where it left some.
+    pub(super) fn from_error(error: &wasmtime::Error, words: Option<LastWords>, sources: &Sources) -> Self {
+        let told = |trap: String| match words {
+            Some(LastWords::Panic(message)) => message,
+            Some(LastWords::Stderr(text)) => format!("{trap}; its stderr ended with: {text}"),
+            None => trap,
+        };
         let (kind, message) = if let Some(out) = error.downcast_ref::<OutOfMemory>() {
             (TrapKind::OutOfMemory, out.to_string())
         } else if let Some(refused) = error.downcast_ref::<Refused>() {
@@ -50,16 +61,13 @@ impl Trap {
                 Some(wasmtime::Trap::StackOverflow) => {
                     (TrapKind::StackOverflow, "call stack exhausted".to_owned())
                 }
-                Some(trap) => (TrapKind::Trap, panic.unwrap_or_else(|| trap.to_string())),
-                None => {
-                    let text = format!("{:#}", error.root_cause());
-                    (TrapKind::Trap, panic.unwrap_or(text))
-                }
+                Some(trap) => (TrapKind::Trap, told(trap.to_string())),
+                None => (TrapKind::Trap, told(format!("{:#}", error.root_cause()))),
             }
         };
         Self {
             kind,
-            message,
+            message: shortened(&message, MAX_MESSAGE_BYTES).into_owned(),
             frames: frames(error, sources),
         }
     }
@@ -111,7 +119,8 @@ fn located(backtrace: &WasmBacktrace, sources: &Sources) -> Vec<(String, Option<
 }
 
 fn demangled(name: &str) -> String {
-    format!("{:#}", rustc_demangle::demangle(name))
+    let name = format!("{:#}", rustc_demangle::demangle(name));
+    shortened(&name, MAX_FUNCTION_BYTES).into_owned()
 }
 
 /// Paths of a guest's own sources, as against those of its libraries and language.

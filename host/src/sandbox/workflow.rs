@@ -9,7 +9,7 @@ use wasmtime::Store;
 use super::component::Component;
 use super::guest::{Guest, GuestRandom, GuestTime, Role, WorkflowGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
-use super::logs::LogSink;
+use super::logs::{GuestLog, LastWords, LogSink};
 use super::runtime::Sandbox;
 use super::sources::Sources;
 use super::trap::{Refused, Trap, source_of};
@@ -81,6 +81,8 @@ impl Sandbox {
         let limits = started.limits.clone();
         let input = replay.input().to_string();
         let guest = WorkflowGuest::new(run, component, replay, owner);
+        let logs = GuestLog::new(logs);
+        logs.set_silent(guest.replay.is_replaying());
         let mut store = self.workflow_store(guest, logs, HttpEgress::default());
         let returned = async {
             store.set_fuel(limits.workflow_fuel)?;
@@ -91,13 +93,13 @@ impl Sandbox {
         let returned = returned.await;
 
         let left = store.get_fuel().unwrap_or(0);
-        let mut guest = store.into_data();
-        let panic = guest.panic.take();
+        let guest = store.into_data();
+        let words = guest.logs.last_words();
         let Role::Workflow(workflow) = guest.role else {
             unreachable!("the role does not change");
         };
         let end = match returned {
-            Err(error) => end_of(error, panic, &component.sources),
+            Err(error) => end_of(error, words, &component.sources),
             Ok(outcome) => {
                 let as_str = outcome.as_ref().map(String::as_str).map_err(String::as_str);
                 match workflow.replay.finish(as_str) {
@@ -142,7 +144,7 @@ impl Sandbox {
     pub(super) fn workflow_store(
         &self,
         guest: WorkflowGuest,
-        logs: Arc<dyn LogSink>,
+        logs: Arc<GuestLog>,
         egress: HttpEgress,
     ) -> Store<Guest> {
         let Started { seed, limits, .. } = guest.replay.started();
@@ -173,7 +175,7 @@ fn stream(seed: u64, number: u64) -> rand_pcg::Pcg64Mcg {
     rand_pcg::Pcg64Mcg::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-pub(super) fn end_of(error: wasmtime::Error, panic: Option<String>, sources: &Sources) -> WorkflowEnd {
+pub(super) fn end_of(error: wasmtime::Error, words: Option<LastWords>, sources: &Sources) -> WorkflowEnd {
     let error = match error.downcast::<Stopped>() {
         Ok(Stopped(error)) => return WorkflowEnd::Stopped(error),
         Err(error) => error,
@@ -192,6 +194,6 @@ pub(super) fn end_of(error: wasmtime::Error, panic: Option<String>, sources: &So
                 ..Trap::from_error(&refused, None, sources)
             })
         }
-        None => WorkflowEnd::Trapped(Trap::from_error(&error, panic, sources)),
+        None => WorkflowEnd::Trapped(Trap::from_error(&error, words, sources)),
     }
 }

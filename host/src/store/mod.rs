@@ -237,7 +237,7 @@ pub enum BlockReason {
     CorruptJournal,
     /// The component cannot be loaded.
     Component,
-    /// The host asked its store for what breaks a rule.
+    /// The host asked its store for what breaks a rule, or panicked while it carried the run on.
     HostFault,
 }
 

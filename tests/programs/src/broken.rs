@@ -3,6 +3,7 @@
 use onemark_sdk::prelude::*;
 
 use crate::changing::variant;
+use crate::misbehaviour::misbehave;
 
 #[step]
 async fn before() -> Result<String, StepFailed> {
@@ -13,33 +14,9 @@ async fn before() -> Result<String, StepFailed> {
 async fn broken(how: String) -> WorkflowResult<String> {
     let saved = before().await?;
     if variant() == "original" {
-        match how.as_str() {
-            "panic" => panic!("as asked"),
-            "fuel" => spin(),
-            "memory" => {
-                let mut all = Vec::new();
-                loop {
-                    all.push(std::hint::black_box(vec![1u8; 1 << 20]));
-                }
-            }
-            "stack" => return Ok(deep(0).to_string()),
-            _ => {}
-        }
+        misbehave(&how);
     }
     Ok(format!("{saved}, mended"))
-}
-
-#[inline(never)]
-fn spin() -> ! {
-    let mut n = 0_u64;
-    loop {
-        n = std::hint::black_box(n.wrapping_add(1));
-    }
-}
-
-#[expect(unconditional_recursion, reason = "that is the point")]
-fn deep(n: u64) -> u64 {
-    std::hint::black_box(deep(std::hint::black_box(n + 1)) + 1)
 }
 
 /// Returns an error of its own.

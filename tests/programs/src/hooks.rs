@@ -1,5 +1,6 @@
 //! Hooks: read, closed, disposed, opened again, conflicting.
 
+use onemark_sdk::HookOptions;
 use onemark_sdk::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,28 @@ async fn opens(token: String) -> WorkflowResult<Value> {
         return Ok(json!({ "owner": owner, "awaited": awaited }));
     }
     Ok(json!({ "payload": hook.next().await? }))
+}
+
+/// What opening a hook with these options comes to; goes on in any case.
+#[workflow]
+async fn opens_with(token: String, retain_ms: u64, metadata_bytes: usize) -> WorkflowResult<String> {
+    let opened = HookOptions::new()
+        .retain(Duration::from_millis(retain_ms))
+        .metadata(json!("m".repeat(metadata_bytes)))
+        .open::<Value>(token);
+    record(json!("went on")).await?;
+    match opened {
+        Ok(hook) => Ok(hook.token().to_owned()),
+        Err(HookError::Invalid(why)) => Ok(format!("invalid: {why}")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Claims a token that the host makes.
+#[workflow]
+async fn opens_unique() -> WorkflowResult<String> {
+    let hook = HookOptions::new().open_unique::<Value>()?;
+    Ok(hook.token().to_owned())
 }
 
 /// Claims a token for numbers and takes one.

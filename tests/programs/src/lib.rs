@@ -6,6 +6,8 @@ mod clocks;
 mod closures;
 mod forbidden;
 mod hooks;
+mod logs;
 mod marks;
+mod misbehaviour;
 mod steps;
 mod timers;

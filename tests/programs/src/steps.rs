@@ -4,7 +4,7 @@ use onemark_sdk::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::marks;
+use crate::{marks, misbehaviour};
 
 #[step]
 async fn add(a: u64, b: u64) -> Result<u64, StepFailed> {
@@ -133,31 +133,7 @@ async fn retried_by_default(good_from_attempt: u32) -> WorkflowResult<(u32, Stri
 
 #[step(retries = 1, backoff = "1ms")]
 async fn misbehave(how: String) -> Result<String, StepFailed> {
-    match how.as_str() {
-        "panic" => panic!("as asked"),
-        "loop" => spin(),
-        "memory" => {
-            let mut all = Vec::new();
-            loop {
-                all.push(std::hint::black_box(vec![1u8; 1 << 20]));
-            }
-        }
-        "stack" => Ok(deep(0).to_string()),
-        other => Ok(other.to_owned()),
-    }
-}
-
-#[inline(never)]
-fn spin() -> ! {
-    let mut n = 0_u64;
-    loop {
-        n = std::hint::black_box(n.wrapping_add(1));
-    }
-}
-
-#[expect(unconditional_recursion, reason = "that is the point")]
-fn deep(n: u64) -> u64 {
-    std::hint::black_box(deep(std::hint::black_box(n + 1)) + 1)
+    Ok(misbehaviour::misbehave(&how))
 }
 
 /// The kind of failure that a step's misbehaviour comes to.
@@ -172,6 +148,27 @@ async fn misbehaves(how: String, timeout_ms: u64) -> WorkflowResult<String> {
             failure.message
         )),
     }
+}
+
+/// A step that is tried again at once.
+#[workflow]
+async fn retried_at_once(good_from_attempt: u32) -> WorkflowResult<u32> {
+    let busy = busy(good_from_attempt).retries(u32::MAX);
+    Ok(busy.backoff(Duration::ZERO).await?.0)
+}
+
+/// How long the message of a step is that fails with this much text.
+#[workflow]
+async fn complains(bytes: usize) -> WorkflowResult<String> {
+    match complain(bytes).await {
+        Ok(()) => Ok("no complaint".into()),
+        Err(failure) => Ok(failure.message.clone()),
+    }
+}
+
+#[step(retries = 0)]
+async fn complain(bytes: usize) -> Result<(), StepFailed> {
+    Err(StepFailed::fatal("c".repeat(bytes)))
 }
 
 #[step(key = "made:{seed}")]
@@ -193,6 +190,19 @@ async fn keys(seed: String) -> WorkflowResult<Vec<String>> {
         unkeyed().await?,
         unkeyed().key("given").await?,
     ])
+}
+
+/// What a step with an input of this size, and with this key, comes to.
+#[workflow]
+async fn keyed_with(bytes: usize, key: Option<String>) -> WorkflowResult<String> {
+    let mut call = keyed("s".repeat(bytes));
+    if let Some(key) = key {
+        call = call.key(key);
+    }
+    match call.await {
+        Ok(key) => Ok(key),
+        Err(failure) => Ok(format!("{}: {}", failure.kind, failure.message)),
+    }
 }
 
 /// Another number each time it is asked.

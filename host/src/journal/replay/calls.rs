@@ -9,6 +9,7 @@ use super::{Begun, GuestError, PromiseId, Replay, Result};
 use crate::journal::divergence::{Call, Divergence};
 use crate::journal::entry::{Body, CallNo, Entry, Event, NewEntry, Seq, Timestamp};
 use crate::journal::options::StepOptions;
+use crate::journal::outcome::Failure;
 
 /// What a call found in the journal.
 pub(super) enum Found {
@@ -50,11 +51,7 @@ impl Replay {
     }
 
     /// Announces a closure as a step.
-    pub fn closure(
-        &mut self,
-        name: &str,
-        options: impl FnOnce() -> std::result::Result<StepOptions, String>,
-    ) -> Result<Begun> {
+    pub fn closure(&mut self, name: &str, options: impl FnOnce() -> StepOptions) -> Result<Begun> {
         let asked = || Call::Closure {
             name: name.to_owned(),
         };
@@ -82,11 +79,19 @@ impl Replay {
                 call,
                 step: name.to_owned(),
                 closure: true,
-                options: options().map_err(GuestError::Misuse)?,
+                options: options(),
             };
             self.new.push(NewEntry::event(event));
         }
         Ok(Begun::Elsewhere(self.promise_for_call(Awaited::Step)))
+    }
+
+    /// A promise for a call that cannot be made, complete with that failure. Makes no entry, so what is refused
+    /// must follow from the call and the journal alone.
+    pub fn refuse(&mut self, failure: &Failure) -> PromiseId {
+        let id = self.new_promise(Awaited::Refused(failure.to_json().into()));
+        self.due.push_back(id);
+        id
     }
 
     pub fn sleep(&mut self, length: u64) -> Result<PromiseId> {

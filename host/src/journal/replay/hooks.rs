@@ -68,11 +68,11 @@ impl Hook {
 }
 
 impl Replay {
-    /// Opens a hook. `generate` makes the token when the guest names none.
+    /// Opens a hook. `spec` makes the claim, with a token when the guest names none.
     pub fn open_hook(
         &mut self,
         token: Option<HookToken>,
-        spec: impl FnOnce(Option<HookToken>) -> std::result::Result<HookSpec, String>,
+        spec: impl FnOnce(Option<HookToken>) -> HookSpec,
     ) -> Result<Opened> {
         if let Some(hook) = token.as_ref().and_then(|token| self.bound.get(token)) {
             return Ok(Opened::Handle(HookHandle::Own(*hook)));
@@ -99,7 +99,7 @@ impl Replay {
             }
             Found::New(call) => {
                 let generated = token.is_none();
-                let spec = spec(token).map_err(GuestError::Misuse)?;
+                let spec = spec(token);
                 let hook = self.hooks.len() as HookNo;
                 self.new.push(NewEntry::OpenHook {
                     call,

@@ -13,6 +13,8 @@ pub(super) enum Awaited {
     Step(CallNo),
     Timer(CallNo),
     Ready(HookHandle),
+    /// A call that could not be made: complete from the beginning, with this failure.
+    Refused(Arc<str>),
     /// Completed by the entry that asks the run to cancel.
     Cancellation,
 }
@@ -51,7 +53,7 @@ impl Replay {
             match promise.awaited {
                 // Completes with what becomes of the step.
                 Awaited::Step(_) => continue,
-                Awaited::Ready(HookHandle::Conflict(_)) => continue,
+                Awaited::Ready(HookHandle::Conflict(_)) | Awaited::Refused(_) => continue,
                 Awaited::Ready(HookHandle::Own(_)) | Awaited::Cancellation => {}
                 Awaited::Timer(call) => {
                     promise.abandoned = true;
@@ -102,6 +104,7 @@ impl Replay {
                     _ => Ok("null".into()),
                 }
             }
+            (Awaited::Refused(failure), _) => Err(failure.clone()),
             (Awaited::Ready(HookHandle::Conflict(_)), _) => {
                 let failure = Failure::new(
                     FailureKind::HookConflict,

@@ -3,12 +3,12 @@
 use serde::Deserialize;
 use wasmtime::component::Resource;
 
-use crate::clock;
 use crate::ids::HookToken;
-use crate::journal::{HookHandle, HookSpec, Opened, PayloadType};
+use crate::journal::{
+    Failure, FailureKind, HookHandle, HookSpec, Limits, MAX_METADATA_BYTES, Opened, PayloadType,
+};
 use crate::sandbox::bindings::onemark::workflow::hooks::{Host, HostHook};
 use crate::sandbox::guest::{Guest, OpenHook, PromiseHandle, WorkflowGuest};
-use crate::sandbox::trap::Refused;
 use crate::sandbox::workflow::Stopped;
 
 #[derive(Default, Deserialize)]
@@ -18,6 +18,43 @@ struct HookOptions {
     metadata: Option<serde_json::Value>,
     #[serde(default)]
     retain_ms: u64,
+}
+
+/// What a guest asks for when it opens a hook, checked. Depends on nothing but the call and what entry 0 pinned, so
+/// that a replay says the same whatever the host is configured to.
+fn checked(
+    token: Option<String>,
+    options: &str,
+    limits: &Limits,
+) -> Result<(Option<HookToken>, HookOptions), String> {
+    let token = token.map(HookToken::new).transpose();
+    let token = token.map_err(|error| error.to_string())?;
+    let in_options = |what: String| format!("the options of a hook: {what}");
+    let bytes = options.len() as u64;
+    if bytes > limits.body_bytes {
+        return Err(in_options(format!(
+            "they have {bytes} bytes; the limit is {}",
+            limits.body_bytes
+        )));
+    }
+    let options: HookOptions =
+        serde_json::from_str(options).map_err(|error| in_options(error.to_string()))?;
+    let metadata = options
+        .metadata
+        .as_ref()
+        .map_or(0, |value| value.to_string().len());
+    if metadata > MAX_METADATA_BYTES {
+        return Err(in_options(format!(
+            "the metadata has {metadata} bytes; the limit is {MAX_METADATA_BYTES}"
+        )));
+    }
+    let (asked, limit) = (options.retain_ms, limits.max_retention_ms);
+    if asked > limit {
+        return Err(in_options(format!(
+            "a retention of {asked} ms; the limit is {limit} ms"
+        )));
+    }
+    Ok((token, options))
 }
 
 impl WorkflowGuest {
@@ -34,24 +71,22 @@ impl WorkflowGuest {
 impl Host for Guest {}
 
 impl HostHook for Guest {
-    async fn open(&mut self, token: Option<String>, options: String) -> wasmtime::Result<Resource<OpenHook>> {
+    async fn open(
+        &mut self,
+        token: Option<String>,
+        options: String,
+    ) -> wasmtime::Result<Result<Resource<OpenHook>, String>> {
         self.ask(options.len() as u64)?;
         let workflow = self.workflow("hook.open")?;
-        let token = token.map(HookToken::new).transpose();
-        let token = token.map_err(|error| Refused(error.to_string()))?;
-        let spec = |token: Option<HookToken>| -> Result<HookSpec, String> {
-            let options: HookOptions =
-                serde_json::from_str(&options).map_err(|error| format!("the options of a hook: {error}"))?;
-            let token = match token {
-                Some(token) => token,
-                None => generated().map_err(|error| error.to_string())?,
-            };
-            Ok(HookSpec {
-                token,
-                retain_ms: options.retain_ms,
-                metadata: options.metadata,
-                payload: options.payload.map_or(PayloadType::Any, PayloadType::Schema),
-            })
+        let (token, options) = match checked(token, &options, &workflow.replay.started().limits) {
+            Ok(checked) => checked,
+            Err(text) => return Ok(Err(Failure::new(FailureKind::Invalid, text).to_json())),
+        };
+        let spec = |token: Option<HookToken>| HookSpec {
+            token: token.unwrap_or_else(HookToken::generate),
+            retain_ms: options.retain_ms,
+            metadata: options.metadata,
+            payload: options.payload.map_or(PayloadType::Any, PayloadType::Schema),
         };
         let handle = match workflow.replay.open_hook(token, spec)? {
             Opened::Handle(handle) => handle,
@@ -61,7 +96,7 @@ impl HostHook for Guest {
                 workflow.replay.opened(call)?
             }
         };
-        Ok(workflow.hand_out(handle))
+        Ok(Ok(workflow.hand_out(handle)))
     }
 
     fn token(&mut self, hook: Resource<OpenHook>) -> wasmtime::Result<String> {
@@ -110,10 +145,4 @@ impl HostHook for Guest {
         // Handles of one claim share one queue; dropping one changes nothing.
         Ok(())
     }
-}
-
-/// 128 bits that nobody can guess; journaled, so a replay sees the same.
-fn generated() -> Result<HookToken, crate::ids::NameError> {
-    let (high, low) = (clock::random_u64(), clock::random_u64());
-    HookToken::new(format!("hook_{high:016x}{low:016x}"))
 }

@@ -12,12 +12,7 @@ impl Host for Guest {
             Level::Warn => LogLevel::Warn,
             Level::Error => LogLevel::Error,
         };
-        if message.starts_with("panicked at ") {
-            self.panic = Some(message.clone());
-        }
-        if !self.silent() {
-            self.logs.log(level, &message);
-        }
+        self.logs.write(level, &message);
         Ok(())
     }
 }

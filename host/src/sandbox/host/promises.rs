@@ -54,6 +54,7 @@ pub async fn wait(mut store: StoreContextMut<'_, Guest>) -> wasmtime::Result<u32
             }
         }
     };
+    let silent = workflow.replica.is_some() || workflow.replay.is_replaying();
     workflow.asked = 0;
     workflow.time.set(workflow.replay.now());
     let progress = workflow.replay.progress();
@@ -63,5 +64,6 @@ pub async fn wait(mut store: StoreContextMut<'_, Guest>) -> wasmtime::Result<u32
         store.data_mut().workflow("wait")?.burnt += fuel.saturating_sub(left);
         store.set_fuel(fuel)?;
     }
+    store.data().logs.set_silent(silent);
     Ok(promise)
 }

@@ -3,12 +3,43 @@
 use wasmtime::StoreContextMut;
 use wasmtime::component::Resource;
 
-use crate::journal::{self, StepOptions, StepOverrides};
+use crate::ids::IdempotencyKey;
+use crate::journal::{self, Failure, FailureKind, Limits, StepOptions, StepOverrides};
 use crate::sandbox::bindings::onemark::workflow::steps::{Begun, Host};
 use crate::sandbox::closure::Finished;
 use crate::sandbox::guest::{Guest, PromiseHandle, Role, WorkflowGuest};
 use crate::sandbox::limits::MemoryLimit;
+use crate::sandbox::manifest::StepManifest;
 use crate::sandbox::trap::Refused;
+
+/// The idempotency key of a call that can be made: as given, or made from the input. Depends on nothing but the
+/// call, the component and what entry 0 pinned, so that a replay says the same.
+fn checked(
+    step: Option<&StepManifest>,
+    given: Option<&str>,
+    input: &str,
+    limits: &Limits,
+) -> Result<Option<String>, Failure> {
+    let bytes = input.len() as u64;
+    if bytes > limits.body_bytes {
+        let text = format!("the input has {bytes} bytes; the limit is {}", limits.body_bytes);
+        return Err(Failure::new(FailureKind::TooLarge, text));
+    }
+    let invalid = |text: String| Failure::new(FailureKind::Invalid, text);
+    let key = match (given, step.and_then(|step| step.key.as_ref())) {
+        (Some(key), _) => key.to_owned(),
+        (None, Some(template)) => {
+            let input = serde_json::from_str(input)
+                .map_err(|error| invalid(format!("the input is no JSON: {error}")))?;
+            template
+                .render(&input)
+                .map_err(|error| invalid(error.to_string()))?
+        }
+        (None, None) => return Ok(None),
+    };
+    IdempotencyKey::new(&key).map_err(|error| invalid(error.to_string()))?;
+    Ok(Some(key))
+}
 
 impl Host for Guest {
     fn call(
@@ -17,33 +48,30 @@ impl Host for Guest {
         input: String,
         options: String,
     ) -> wasmtime::Result<Resource<PromiseHandle>> {
-        let limit = self.workflow("steps.call")?.replay.started().limits.body_bytes;
-        if input.len() as u64 > limit {
-            return Err(Refused(format!(
-                "the input of step `{name}` has {} bytes; the limit is {limit}",
-                input.len()
-            ))
-            .into());
-        }
-        let asked = (name.len() + input.len() + options.len()) as u64;
-        self.ask(asked)?;
         let WorkflowGuest { replay, manifest, .. } = self.workflow("steps.call")?;
+        let overrides: StepOverrides = serde_json::from_str(&options)
+            .map_err(|error| Refused(format!("the options of step `{name}`: {error}")))?;
+        let step = manifest.steps.get(&name);
+        let key = match checked(step, overrides.key.as_deref(), &input, &replay.started().limits) {
+            Ok(key) => key,
+            Err(failure) => {
+                let promise = replay.refuse(&failure);
+                self.ask(failure.message.len() as u64)?;
+                return Ok(Resource::new_own(promise));
+            }
+        };
         let pinned = || -> Result<StepOptions, String> {
-            let Some(step) = manifest.steps.get(&name) else {
+            let Some(step) = step else {
                 return Err(format!("the component has no step `{name}`"));
             };
-            let overrides: StepOverrides = serde_json::from_str(&options)
-                .map_err(|error| format!("the options of step `{name}`: {error}"))?;
-            let mut options = step.options.with(&overrides);
-            if let (None, Some(template)) = (overrides.key, &step.key) {
-                let input = serde_json::from_str(&input)
-                    .map_err(|error| format!("the input of step `{name}` is no JSON: {error}"))?;
-                let key = template.render(&input);
-                options.key = Some(key.map_err(|e| format!("the key of step `{name}`: {e}"))?);
-            }
-            Ok(options)
+            Ok(StepOptions {
+                key,
+                ..step.options.with(&overrides)
+            })
         };
-        Ok(Resource::new_own(replay.step(&name, &input, pinned)?))
+        let promise = replay.step(&name, &input, pinned)?;
+        self.ask((name.len() + input.len() + options.len()) as u64)?;
+        Ok(Resource::new_own(promise))
     }
 
     fn begin(&mut self, name: String, options: String) -> wasmtime::Result<Begun> {
@@ -66,14 +94,24 @@ impl Host for Guest {
 
 impl Guest {
     fn announce(&mut self, name: &str, options: &str) -> wasmtime::Result<journal::Begun> {
-        self.ask((name.len() + options.len()) as u64)?;
         let replay = &mut self.workflow("steps.begin")?.replay;
-        let pinned = || {
-            let overrides: StepOverrides = serde_json::from_str(options)
-                .map_err(|error| format!("the options of closure step `{name}`: {error}"))?;
-            Ok(StepOptions::default().with(&overrides))
+        let overrides: StepOverrides = serde_json::from_str(options)
+            .map_err(|error| Refused(format!("the options of closure step `{name}`: {error}")))?;
+        let key = match checked(None, overrides.key.as_deref(), "", &replay.started().limits) {
+            Ok(key) => key,
+            Err(failure) => {
+                let promise = replay.refuse(&failure);
+                self.ask(failure.message.len() as u64)?;
+                return Ok(journal::Begun::Elsewhere(promise));
+            }
         };
-        Ok(replay.closure(name, pinned)?)
+        let pinned = || StepOptions {
+            key,
+            ..StepOptions::default().with(&overrides)
+        };
+        let begun = replay.closure(name, pinned)?;
+        self.ask((name.len() + options.len()) as u64)?;
+        Ok(begun)
     }
 }
 
@@ -90,6 +128,7 @@ pub fn begin(mut store: StoreContextMut<'_, Guest>, name: &str, options: &str) -
     if let Some(replica) = &mut workflow.replica {
         replica.in_closure = true;
     }
+    guest.logs.set_silent(false);
     // What the workflow has taken stays taken.
     guest.memory = MemoryLimit::new(limits.workflow_memory.max(limits.step_memory));
     store.set_fuel(limits.step_fuel)?;
