@@ -129,10 +129,11 @@ extern crate self as onemark_sdk;
 pub mod __private;
 #[cfg(not(target_family = "wasm"))]
 mod block_on;
+mod cancel;
+mod closure;
 #[cfg(target_family = "wasm")]
 #[allow(unsafe_code, reason = "wit-bindgen generates the exported functions")]
 mod component;
-mod closure;
 mod executor;
 mod failure;
 mod hook;
@@ -155,6 +156,7 @@ mod bindings {
 
 #[cfg(not(target_family = "wasm"))]
 pub use block_on::block_on;
+pub use cancel::{CancelReason, Cancelled, Saga, cancelled};
 pub use closure::{ClosureCall, step, typed_step};
 pub use failure::{Failure, FailureInfo, FailureKind};
 pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks};

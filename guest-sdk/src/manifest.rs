@@ -18,6 +18,8 @@ pub struct WorkflowDefinition {
     pub output: fn() -> Option<Value>,
     pub token: Option<&'static str>,
     pub retain_ms: Option<u64>,
+    pub timeout_ms: Option<u64>,
+    pub timeout_grace_ms: Option<u64>,
     pub hook: Option<fn() -> Value>,
     pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
 }
@@ -70,6 +72,8 @@ pub(crate) fn manifest() -> String {
                 output: (it.output)(),
                 token: it.token,
                 retain_ms: it.retain_ms,
+                timeout_ms: it.timeout_ms,
+                timeout_grace_ms: it.timeout_grace_ms,
                 hook: it.hook.map(|schema| schema()),
             })
             .collect(),
@@ -114,6 +118,10 @@ struct Workflow {
     token: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retain_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_grace_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hook: Option<Value>,
 }

@@ -19,6 +19,8 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
         function,
         token,
         retain_ms,
+        timeout_ms,
+        timeout_grace_ms,
         hook,
     } = workflow;
     let item = &function.item;
@@ -32,6 +34,8 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
     let output_schema = output_schema(&quote!(<#output as ::onemark_sdk::WorkflowOutput>::Value));
     let token = option(token);
     let retain_ms = option(retain_ms);
+    let timeout_ms = option(timeout_ms);
+    let timeout_grace_ms = option(timeout_grace_ms);
     let hook = option(hook.map(|ty| quote_spanned!(ty.span()=> __onemark::schema_of::<#ty>)));
     quote! {
         #item
@@ -48,6 +52,8 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
                     output: || #output_schema,
                     token: #token,
                     retain_ms: #retain_ms,
+                    timeout_ms: #timeout_ms,
+                    timeout_grace_ms: #timeout_grace_ms,
                     hook: #hook,
                     run: |input| __onemark::run_workflow(__body(input)),
                 }

@@ -19,6 +19,8 @@ use proc_macro::TokenStream;
 /// |---|---|
 /// | `token = "order:{order.id}"` | every start of this workflow claims this token; `{a.b}` is replaced by the value at that path of the input, `{{` and `}}` stand for braces |
 /// | `retain = "24h"` | keeps the token claimed for at least this long from the start |
+/// | `timeout = "1h"` | after this long from its start the run is asked to cancel |
+/// | `timeout_grace = "5m"` | this long after that the run ends, whatever it does; a minute unless given |
 /// | `hook = OrderUpdate` | the type of the payloads of that token's hook, checked by the host at delivery |
 /// | `name = "…"` | the workflow's name, by default the function's |
 ///

@@ -15,6 +15,8 @@ pub struct Workflow {
     pub function: Body,
     pub token: Option<LitStr>,
     pub retain_ms: Option<u64>,
+    pub timeout_ms: Option<u64>,
+    pub timeout_grace_ms: Option<u64>,
     pub hook: Option<Type>,
 }
 
@@ -69,12 +71,18 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         &mut errors,
         "workflow",
         options,
-        &["token", "retain", "hook", "name"],
+        &["token", "retain", "hook", "timeout", "timeout_grace", "name"],
     );
     let token = found.text(&mut errors, "token");
     let retain = found.take("retain");
     let hook = found.take("hook");
+    let timeout = found.take("timeout");
+    let grace = found.take("timeout_grace");
     let name = found.text(&mut errors, "name");
+    if let (None, Some(grace)) = (&timeout, &grace) {
+        let message = "`timeout_grace` counts from the timeout, so it needs `timeout`";
+        errors.push(Error::new(grace.name.span(), message));
+    }
     for dependent in [&retain, &hook].into_iter().flatten() {
         if token.is_none() {
             let message = format!(
@@ -85,6 +93,8 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         }
     }
     let retain_ms = retain.and_then(|retain| errors.keep(duration(&retain)));
+    let timeout_ms = timeout.and_then(|timeout| errors.keep(duration(&timeout)));
+    let timeout_grace_ms = grace.and_then(|grace| errors.keep(duration(&grace)));
     let hook = hook.and_then(|hook| errors.keep(payload_type(hook)));
     let function = body(&mut errors, "workflow", item, name.as_ref());
     if let (Some(token), Some(function)) = (&token, &function) {
@@ -96,6 +106,8 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         function,
         token,
         retain_ms,
+        timeout_ms,
+        timeout_grace_ms,
         hook,
     })
 }

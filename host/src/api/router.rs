@@ -22,6 +22,8 @@ pub fn router(engine: Engine) -> Router {
         .route("/v1/runs/{id}", get(runs::show))
         .route("/v1/runs/{id}/journal", get(runs::journal))
         .route("/v1/runs/{id}/result", get(runs::result))
+        .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/runs/{id}/terminate", post(runs::terminate))
         .route("/v1/runs/{id}/upgrade", post(runs::upgrade))
         .route(
             "/v1/hooks/{token}",

@@ -266,6 +266,21 @@ pub async fn upgrade(
     Ok(Json(engine.upgrade(&RunId::new(id)?, digest).await?))
 }
 
+/// `POST /v1/runs/{id}/cancel`: its workflow is told, and ends in its time. 202 until it has.
+pub async fn cancel(State(engine): State<Engine>, Path(id): Path) -> Result<(StatusCode, Json<RunInfo>)> {
+    let run = engine.cancel(&RunId::new(id)?).await?;
+    let status = match run.status.is_terminal() {
+        true => StatusCode::OK,
+        false => StatusCode::ACCEPTED,
+    };
+    Ok((status, Json(run)))
+}
+
+/// `POST /v1/runs/{id}/terminate`: at once, and without its workflow.
+pub async fn terminate(State(engine): State<Engine>, Path(id): Path) -> Result<Json<RunInfo>> {
+    Ok(Json(engine.terminate(&RunId::new(id)?).await?))
+}
+
 /// `POST /v1/runs/{id}/replay`: against the component in the body, or the run's own when there is none.
 pub async fn replay(
     State(engine): State<Engine>,

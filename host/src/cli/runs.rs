@@ -11,7 +11,7 @@ use super::hooks::Hook;
 use super::output::{Rows, json, time};
 use super::{Exit, Global, output};
 use crate::ids::Digest;
-use crate::journal::{RunStatus, Timestamp};
+use crate::journal::{CancelReason, RunStatus, Timestamp};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -19,6 +19,16 @@ pub enum Command {
     List(ListArgs),
     /// Show how a run stands, its hooks and its outcome
     Show {
+        /// Id of the run
+        run: String,
+    },
+    /// Ask a run to cancel: its workflow is told, and can tidy up before it ends
+    Cancel {
+        /// Id of the run
+        run: String,
+    },
+    /// End a run at once, without its workflow
+    Terminate {
         /// Id of the run
         run: String,
     },
@@ -63,6 +73,7 @@ struct Run {
     created_at: Timestamp,
     ended_at: Option<Timestamp>,
     wake_at: Option<Timestamp>,
+    cancel_requested: Option<CancelReason>,
     tokens: Vec<String>,
     entries: u64,
     #[serde(default)]
@@ -130,6 +141,8 @@ pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> 
     match command {
         Command::List(args) => list(args, global).await?,
         Command::Show { run } => show(&run, global).await?,
+        Command::Cancel { run } => act(&run, "cancel", "{}".into(), global).await?,
+        Command::Terminate { run } => act(&run, "terminate", "{}".into(), global).await?,
         Command::Upgrade { run, component } => upgrade(&run, &component, global).await?,
     }
     Ok(Exit::Done.into())
@@ -200,15 +213,24 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
     ];
     facts.extend(run.ended_at.map(|at| ("ended", time(at))));
     facts.extend(run.wake_at.map(|at| ("wakes", time(at))));
+    facts.extend(
+        run.cancel_requested
+            .map(|reason| ("to end", reason.text().to_owned())),
+    );
     facts.push(("entries", run.entries.to_string()));
     facts
 }
 
 async fn upgrade(id: &str, component: &str, global: &Global) -> anyhow::Result<()> {
     let body = serde_json::json!({ "component": component }).to_string();
+    act(id, "upgrade", body, global).await
+}
+
+/// Does something to a run, and shows how it stands then.
+async fn act(id: &str, action: &str, body: String, global: &Global) -> anyhow::Result<()> {
     let answer = global
         .client()?
-        .post(&["v1", "runs", id, "upgrade"], body, None)
+        .post(&["v1", "runs", id, action], body, None)
         .await?;
     if global.json() {
         output::print(&answer.text)?;

@@ -295,6 +295,11 @@ impl Registry {
         self.max_resident + MAX_WAITING
     }
 
+    /// Whether a run is at work here, or was and keeps its instance.
+    pub fn is_active(&self, run: &RunId) -> bool {
+        self.lock().runs.contains_key(run)
+    }
+
     /// Activations there are.
     pub fn resident(&self) -> usize {
         self.lock().runs.len()

@@ -8,8 +8,8 @@ use super::Engine;
 use super::error::{Error, Result};
 use super::request::RunResult;
 use crate::ids::{Digest, RunId};
-use crate::journal::{Body, Entry, Event, Seq};
-use crate::store::{HookInfo, RunFilter, RunInfo, Upgraded};
+use crate::journal::{Body, CancelReason, Entry, Event, RunStatus, Seq};
+use crate::store::{Cancelled, Ending, HookInfo, RunFilter, RunInfo, Upgraded};
 
 impl Engine {
     /// # Errors
@@ -101,6 +101,48 @@ impl Engine {
             }
         });
         Ok(end.unwrap_or_default())
+    }
+
+    /// Asks a run to cancel: what its workflow waits for completes with the failure `cancelled`, so that it can tidy
+    /// up and end. A run that never executed, or that is blocked, ends at once. Asking twice is as asking once.
+    ///
+    /// # Errors
+    /// [`Error::RunNotFound`], [`Error::RunEnded`] when it ended otherwise.
+    pub async fn cancel(&self, run: &RunId) -> Result<RunInfo> {
+        let ending = Ending::Ask {
+            reason: CancelReason::Requested,
+            executing: self.0.registry.is_active(run),
+        };
+        self.end(run, ending).await
+    }
+
+    /// Ends a run without its workflow: nothing is tidied up. Attempts at work are cut off.
+    ///
+    /// # Errors
+    /// As [`Engine::cancel`].
+    pub async fn terminate(&self, run: &RunId) -> Result<RunInfo> {
+        self.end(run, Ending::Terminate).await
+    }
+
+    async fn end(&self, run: &RunId, ending: Ending) -> Result<RunInfo> {
+        let cancelled = self.0.store.cancel(run, ending, self.0.clock.now()).await;
+        match cancelled.inspect_err(|error| self.note_failure(error))? {
+            Cancelled::Requested => self.wake(run),
+            Cancelled::Ended => {
+                // Ends its activation, if it has one.
+                self.wake(run);
+                self.0.registry.changed(run);
+            }
+            Cancelled::Over {
+                status: RunStatus::Cancelled,
+            } => {}
+            Cancelled::NotFound => return Err(Error::RunNotFound(run.clone())),
+            Cancelled::Over { status } => {
+                let run = run.clone();
+                return Err(Error::RunEnded { run, status });
+            }
+        }
+        self.run(run).await
     }
 
     /// Moves a live run to another stored component, by digest, and lets it go on. What blocked it is cleared.

@@ -1,6 +1,7 @@
 //! Small workflows, one per behaviour that a test needs.
 
 mod broken;
+mod cancel;
 mod changing;
 mod clocks;
 mod closures;

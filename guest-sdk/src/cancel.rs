@@ -1,0 +1,154 @@
+//! Ending before the end: how a workflow hears that it is to cancel, and undoes what it did.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures::future::{FusedFuture, LocalBoxFuture};
+use serde::Deserialize;
+
+use crate::bindings::onemark::workflow::context;
+use crate::operation::{Operation, WhenDropped};
+use crate::sandbox::{self, Sandbox};
+use crate::workflow::{WorkflowError, WorkflowResult};
+
+/// Why a run is to cancel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CancelReason {
+    /// The run took longer than its timeout allows.
+    Timeout,
+    /// Somebody asked for it, or a reason that this version does not know.
+    #[serde(other)]
+    Requested,
+}
+
+/// Completes when the run is asked to cancel, for workflows that want to know before what they wait for tells them.
+///
+/// Most workflows need not ask: when the run is to cancel, the sleep, the step or the payload that it waits for
+/// comes to the failure [`Cancelled`](crate::FailureKind::Cancelled), which `?` passes on. Whatever is called after
+/// that works as ever. Outside of workflow code it never completes.
+///
+/// ```
+/// # use onemark_sdk::prelude::*;
+/// # use onemark_sdk::cancelled;
+/// # #[step] async fn work(part: u32) -> Result<(), StepFailed> { Ok(()) }
+/// # async fn example() -> WorkflowResult<u32> {
+/// let mut cancelled = cancelled();
+/// for part in 0..100 {
+///     select! {
+///         _ = cancelled => return Ok(part), // what is done is done, and that is a good end
+///         done = work(part) => done?,
+///     }
+/// }
+/// # Ok(100) }
+/// ```
+pub fn cancelled() -> Cancelled {
+    Cancelled {
+        request: None,
+        done: false,
+    }
+}
+
+/// The future of [`cancelled`].
+#[must_use = "it says nothing unless it is awaited"]
+pub struct Cancelled {
+    request: Option<Operation>,
+    done: bool,
+}
+
+impl Future for Cancelled {
+    type Output = CancelReason;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CancelReason> {
+        if sandbox::current() != Sandbox::Workflow {
+            return Poll::Pending;
+        }
+        let request = self
+            .request
+            .get_or_insert_with(|| Operation::new(context::cancellation(), WhenDropped::Release));
+        let reason = ready!(Pin::new(request).poll(context));
+        self.done = true;
+        let reason = reason.ok().and_then(|reason| serde_json::from_str(&reason).ok());
+        Poll::Ready(reason.unwrap_or(CancelReason::Requested))
+    }
+}
+
+impl FusedFuture for Cancelled {
+    fn is_terminated(&self) -> bool {
+        self.done
+    }
+}
+
+/// What undoes the steps that are done, for a workflow of which a later step can fail.
+///
+/// Each time that something is done, say what would undo it: a call of a step, which runs only if it comes to that.
+/// When the work fails, also when the run is cancelled, what was said runs one after another, the last first, and
+/// the work's error is passed on.
+///
+/// ```
+/// # use onemark_sdk::prelude::*;
+/// # use onemark_sdk::Saga;
+/// # #[step] async fn book_hotel(trip: &str) -> Result<String, StepFailed> { Ok(trip.into()) }
+/// # #[step] async fn cancel_hotel(booking: &str) -> Result<(), StepFailed> { Ok(()) }
+/// # #[step] async fn book_flight(trip: &str) -> Result<String, StepFailed> { Ok(trip.into()) }
+/// # #[step] async fn cancel_flight(booking: &str) -> Result<(), StepFailed> { Ok(()) }
+/// # #[step] async fn charge(trip: &str) -> Result<(), StepFailed> { Ok(()) }
+/// #[workflow]
+/// async fn book(trip: String) -> WorkflowResult<()> {
+///     Saga::run(async |saga: &mut Saga| {
+///         let hotel = book_hotel(&trip).await?;
+///         saga.undo(cancel_hotel(&hotel));
+///         let flight = book_flight(&trip).await?;
+///         saga.undo(cancel_flight(&flight));
+///         charge(&trip).await?; // when this fails: `cancel_flight`, then `cancel_hotel`
+///         Ok(())
+///     })
+///     .await
+/// }
+/// # fn main() {}
+/// ```
+///
+/// An effect whose outcome is unknown (a step that was cut off) may have to be undone as well: say how before the
+/// step, and let the undoing step bear that there is nothing to undo.
+#[derive(Default)]
+pub struct Saga {
+    undo: Vec<LocalBoxFuture<'static, WorkflowResult<()>>>,
+}
+
+impl Saga {
+    /// Does `work`, and undoes it when it fails.
+    ///
+    /// # Errors
+    ///
+    /// What the work failed with. When undoing fails too, the error names the work's as its cause, the rest is
+    /// undone all the same, and the first error of undoing is told.
+    pub async fn run<T>(work: impl AsyncFnOnce(&mut Self) -> WorkflowResult<T>) -> WorkflowResult<T> {
+        let mut saga = Self::default();
+        let error = match work(&mut saga).await {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let mut failed: Option<WorkflowError> = None;
+        while let Some(undo) = saga.undo.pop() {
+            if let Err(error) = undo.await {
+                failed.get_or_insert(error);
+            }
+        }
+        Err(match failed {
+            None => error,
+            Some(failed) => {
+                WorkflowError::new(format!("{error}; and undoing what was done failed: {failed}"))
+            }
+        })
+    }
+
+    /// What undoes what was just done: a call of a step, or another future that does nothing until it is polled.
+    pub fn undo<E>(&mut self, undo: impl Future<Output = Result<(), E>> + 'static)
+    where
+        WorkflowError: From<E>,
+        E: 'static,
+    {
+        self.undo.push(Box::pin(async { Ok(undo.await?) }));
+    }
+}
