@@ -557,6 +557,18 @@ async fn refuses_bad_starts() {
         ),
         (deep, 422, "invalid_input", "recursion limit"),
         (
+            r#"{"workflow":"sequence","input":{"n":1.0}}"#.into(),
+            422,
+            "invalid_input",
+            "/n: 1.0 is no `uint64`",
+        ),
+        (
+            r#"{"workflow":"sequence","input":{"n":1,"n":1}}"#.into(),
+            422,
+            "invalid_input",
+            "`n` is there twice",
+        ),
+        (
             workflow(json!({ "id": "" })),
             400,
             "invalid_name",
@@ -716,9 +728,19 @@ async fn refuses_bad_deliveries() {
     }
     let deep = "[".repeat(200) + &"]".repeat(200);
     server
-        .refused_post(hook, deep, 400, "invalid_request")
+        .refused_post(hook, deep, 422, "invalid_payload")
         .await
         .says("recursion limit");
+    for (body, words) in [
+        (r#"{"n":1,"n":1,"last":true}"#, "`n` is there twice"),
+        (r#"{"n":1e400,"last":true}"#, "out of range"),
+        (r#"{"n":1.0,"last":true}"#, "/n: 1.0 is no `uint64`"),
+    ] {
+        server
+            .refused_post(hook, body, 422, "invalid_payload")
+            .await
+            .says(words);
+    }
     let large = json!({ "n": 1, "last": false, "more": "x".repeat(1 << 20) });
     server.refused_post(hook, large, 413, "too_large").await;
     let mismatch = server

@@ -20,3 +20,4 @@ mod store_support;
 mod tidy;
 mod steps;
 mod time;
+mod typed;

@@ -8,3 +8,4 @@ mod hooks;
 mod marks;
 mod steps;
 mod timers;
+mod typed;
