@@ -1,6 +1,6 @@
 //! The HTTP surface of a real server: what it answers, what it refuses, and that a refusal writes nothing.
 
-use onemark::api;
+use onemark::api::{self, ServerConfig};
 use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
 use onemark::journal::RunStatus;
@@ -13,7 +13,7 @@ struct Server {
     host: TestHost,
     http: reqwest::Client,
     url: String,
-    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+    serving: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Server {
@@ -36,7 +36,12 @@ impl Server {
     async fn over(host: TestHost) -> Self {
         let listener = api::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let serving = tokio::spawn(api::serve(listener, host.engine.clone(), std::future::pending()));
+        let serving = tokio::spawn(api::serve(
+            listener,
+            host.engine.clone(),
+            ServerConfig::default(),
+            std::future::pending(),
+        ));
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         Self {
             host,
@@ -297,6 +302,20 @@ async fn a_disposed_hook_is_gone_and_its_token_free() {
     assert_eq!(ended.json["error"]["run_id"], json!(run));
     assert_eq!(ended.json["error"]["status"], "completed");
     server.start("read_any", json!({}), "t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_database_refuses_what_it_cannot_write_and_answers_the_rest() {
+    let server = Server::new().await;
+    let other = rusqlite::Connection::open(server.host.folder().join("onemark.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let body = json!({ "workflow": "sequence", "input": { "n": 1 } });
+    let refused = server
+        .refused_post("/v1/runs", &body, 503, "store_unavailable")
+        .await;
+    refused.says("cannot be written now");
+    other.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(server.post("/v1/runs", &body).await.status, 201);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -465,6 +465,48 @@ fn serve_refuses_files_that_are_not_its_database() {
     assert_eq!(names(folder.path()), before, "nothing appeared beside them");
 }
 
+#[test]
+fn serve_says_once_why_it_does_not_start() {
+    let folder = TempDir::new().unwrap();
+    let nowhere = folder.path().join("no/such/onemark.db");
+    let nowhere = nowhere.to_str().unwrap();
+    for (args, why) in [
+        (["--listen", "127.0.0.1:0", "--db", nowhere], "No such file"),
+        (
+            ["--listen", "127.0.0.1:x", "--db", "unused"],
+            "invalid port value",
+        ),
+    ] {
+        let refused = onemark(&["serve"]).args(args).output().expect("the program runs");
+        let refused = Ran::from(refused).ends_with(1).says(why);
+        assert_eq!(refused.stderr.matches(why).count(), 1, "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn serve_limits_its_clients_as_told() {
+    use std::io::Read as _;
+    run(&["serve", "--max-connections", "0"]).ends_with(2);
+    run(&["serve", "--request-timeout", "soon"]).ends_with(2);
+    let folder = TempDir::new().unwrap();
+    let args = [
+        "--ephemeral",
+        "--request-timeout",
+        "100ms",
+        "--max-connections",
+        "1",
+    ];
+    let (mut host, url) = serve(folder.path(), &args);
+    let address = url.strip_prefix("http://").unwrap();
+    // The second gets its turn when the server has left the first.
+    for _ in 0..2 {
+        let mut connection = std::net::TcpStream::connect(address).unwrap();
+        assert_eq!(connection.read(&mut [0; 1]).unwrap(), 0);
+    }
+    host.kill().unwrap();
+    host.wait().unwrap();
+}
+
 // H02
 #[test]
 fn serve_refuses_a_database_that_another_host_has() {

@@ -7,6 +7,7 @@
 
 mod api;
 mod cli;
+mod connections;
 mod crash;
 mod demo;
 mod determinism;
