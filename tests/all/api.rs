@@ -711,6 +711,8 @@ async fn refuses_bad_headers_paths_and_queries() {
         ("GET", "/v1/runs?limit=0", 400, "invalid_request"),
         ("GET", "/v1/runs?limit=1001", 400, "invalid_request"),
         ("GET", "/v1/runs?limit=-1", 400, "invalid_request"),
+        ("GET", "/v1/runs?cursor=nope", 400, "invalid_request"),
+        ("GET", "/v1/runs?cursor=", 400, "invalid_name"),
         ("GET", "/v1/runs?sort=name", 400, "invalid_request"),
         ("GET", "/v1/runs/nope/result?wait=soon", 400, "invalid_request"),
         ("GET", "/v1/runs/nope/result?wait=1h", 400, "invalid_request"),
@@ -783,6 +785,66 @@ async fn refuses_bad_deliveries() {
 /// A component with nothing in it.
 const EMPTY_COMPONENT: [u8; 8] = *b"\0asm\x0d\0\x01\0";
 const EMPTY_MODULE: [u8; 8] = *b"\0asm\x01\0\0\0";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_component_that_says_too_much_of_itself_is_refused() {
+    let server = Server::new().await;
+    let put = server
+        .request("PUT", "/v1/components/wordy")
+        .header("content-type", "application/wasm")
+        .body(variant("wordy").to_vec());
+    let refused = server.refused(put, 422, "invalid_manifest").await;
+    refused.says("the manifest has ");
+    refused.says("the limit is 1048576");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workflows_of_many_deployments_are_listed_and_follow_what_is_deployed() {
+    let server = Server::new().await;
+    let mut expected = std::collections::BTreeMap::new();
+    let deploy = async |name: &str, bytes: std::sync::Arc<[u8]>| {
+        let deployed = server.put(name, bytes.to_vec()).await;
+        assert_eq!(deployed.status, 200, "{}", deployed.text);
+        deployed.json
+    };
+    let listed = async || {
+        let answer = server.get("/v1/workflows").await;
+        answer.json["workflows"].as_array().expect("a list").clone()
+    };
+    for number in 0..30 {
+        let name = format!("many-{number}");
+        let bytes = if number % 2 == 0 {
+            programs()
+        } else {
+            variant("added")
+        };
+        expected.insert(name.clone(), deploy(&name, bytes).await);
+        // In between, so that what was listed before is out of date.
+        let workflows = listed().await;
+        assert!(workflows.iter().any(|it| it["deployment"] == name), "{name}");
+    }
+    // Given to another component, while others keep theirs.
+    expected.insert("many-0".into(), deploy("many-0", variant("removed")).await);
+    expected.insert("programs".into(), deploy("programs", programs()).await);
+
+    let workflows = listed().await;
+    let names: Vec<_> = workflows
+        .iter()
+        .map(|it| (it["deployment"].as_str().unwrap(), it["name"].as_str().unwrap()))
+        .collect();
+    assert!(names.is_sorted(), "{names:?}");
+    let mut declared = 0;
+    for (name, receipt) in &expected {
+        for manifest in receipt["manifest"]["workflows"].as_array().unwrap() {
+            let it = (name.as_str(), manifest["name"].as_str().unwrap());
+            let at = names.binary_search(&it).unwrap_or_else(|_| panic!("{it:?}"));
+            assert_eq!(workflows[at]["component"], receipt["digest"], "{it:?}");
+            assert_eq!(workflows[at]["manifest"], *manifest, "{it:?}");
+            declared += 1;
+        }
+    }
+    assert_eq!(workflows.len(), declared);
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_what_is_no_workflow_component() {

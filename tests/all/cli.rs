@@ -483,6 +483,56 @@ fn serve_says_once_why_it_does_not_start() {
     }
 }
 
+/// A host that was killed while it wrote compiled code leaves a part of it, under a name of its own.
+#[test]
+fn code_that_was_half_written_is_neither_run_nor_in_the_way() {
+    let folder = TempDir::new().unwrap();
+    let program = file(folder.path(), "programs.wasm", &programs());
+    let code = folder.path().join("onemark.db.code");
+    let compiled = || -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&code)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let compiled = entries.filter(|path| path.extension().is_some_and(|it| it == "cwasm"));
+        compiled.collect()
+    };
+    let (mut host, url) = serve(folder.path(), &[]);
+    let ran = onemark(&["deploy", &program, "--url", &url]).output().unwrap();
+    Ran::from(ran).ends_with(0);
+    host.kill().unwrap();
+    host.wait().unwrap();
+
+    let whole = compiled();
+    let [whole] = whole.as_slice() else {
+        panic!("{whole:?}")
+    };
+    let half = std::fs::read(whole).unwrap();
+    let half = &half[..half.len() / 2];
+    std::fs::remove_file(whole).unwrap();
+    let left = [".tmpAbCdEf", ".tmp123456"].map(|name| code.join(name));
+    for left in &left {
+        std::fs::write(left, half).unwrap();
+    }
+
+    let (mut host, url) = serve(folder.path(), &[]);
+    let start = [
+        "start",
+        "sequence",
+        r#"{"n":3}"#,
+        "--wait",
+        "-o",
+        "json",
+        "--url",
+        &url,
+    ];
+    let ran = Ran::from(onemark(&start).output().unwrap()).ends_with(0);
+    assert_eq!(ran.json()["output"], json!(3));
+    host.kill().unwrap();
+    host.wait().unwrap();
+    assert_eq!(compiled(), [whole.clone()], "compiled anew, whole");
+    assert!(std::fs::read(whole).unwrap().len() > half.len());
+}
+
 #[test]
 fn serve_limits_its_clients_as_told() {
     use std::io::Read as _;

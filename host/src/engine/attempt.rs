@@ -118,7 +118,7 @@ fn checked(value: &str, limits: &Limits) -> Result<(), Failure> {
 }
 
 /// Deepest nesting that JSON from guests may have: what readers of JSON accept by default.
-const MAX_DEPTH: usize = 128;
+const MAX_DEPTH: usize = 127;
 
 /// Whether text is JSON that everybody can read.
 ///

@@ -143,6 +143,8 @@ async fn misbehave(how: String) -> Result<String, StepFailed> {
             }
         }
         "stack" => Ok(deep(0).to_string()),
+        "long_error" => Err(StepFailed::retry("x".repeat(1 << 20))),
+        "long_panic" => panic!("{}", "x".repeat(1 << 20)),
         other => Ok(other.to_owned()),
     }
 }

@@ -4,6 +4,9 @@ use crate::sandbox::bindings::onemark::workflow::logs::{Host, Level};
 use crate::sandbox::guest::Guest;
 use crate::sandbox::logs::LogLevel;
 
+/// As much of a panic's message is kept as the reason of what it ended; the log has all of it.
+const MAX_PANIC_BYTES: usize = 16 << 10;
+
 impl Host for Guest {
     fn log(&mut self, level: Level, message: String) -> wasmtime::Result<()> {
         let level = match level {
@@ -13,7 +16,8 @@ impl Host for Guest {
             Level::Error => LogLevel::Error,
         };
         if message.starts_with("panicked at ") {
-            self.panic = Some(message.clone());
+            let end = message.floor_char_boundary(MAX_PANIC_BYTES);
+            self.panic = Some(message[..end].to_owned());
         }
         if !self.silent() {
             self.logs.log(level, &message);
