@@ -529,7 +529,7 @@ fn code_that_was_half_written_is_neither_run_nor_in_the_way() {
     assert_eq!(ran.json()["output"], json!(3));
     host.kill().unwrap();
     host.wait().unwrap();
-    assert_eq!(compiled(), [whole.clone()], "compiled anew, whole");
+    assert_eq!(compiled(), std::slice::from_ref(whole), "compiled anew, whole");
     assert!(std::fs::read(whole).unwrap().len() > half.len());
 }
 

@@ -405,6 +405,7 @@ async fn c07_an_error_that_is_too_long_is_told_without_its_words() {
         error.get().contains("too_large") && error.get().len() < 1000,
         "{error}"
     );
+    host.agrees(&run).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -637,4 +638,5 @@ async fn an_outcome_nested_too_deep_is_a_failure_that_says_so() {
     let result = host.ended(&deep).await;
     assert_eq!(result.status, RunStatus::Failed);
     assert!(result.error.unwrap().get().contains("nested more than 127 deep"));
+    host.agrees(&deep).await;
 }

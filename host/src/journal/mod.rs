@@ -18,7 +18,7 @@ pub use entry::{
     Body, CallNo, Entry, Event, HookNo, HookSpec, Lineage, NewEntry, PayloadType, Seq, Started, Timestamp,
 };
 pub use options::{Backoff, Limits, StepOptions, StepOverrides};
-pub use outcome::{AttemptError, Failure, FailureKind};
+pub use outcome::{AttemptError, Failure, FailureKind, checked_json, kept};
 pub use replay::{GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
 pub use template::{Template, TemplateError};
