@@ -1,6 +1,6 @@
 //! The HTTP surface of a real server: what it answers, what it refuses, and that a refusal writes nothing.
 
-use onemark::api;
+use onemark::api::{self, ServerConfig};
 use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
 use onemark::journal::RunStatus;
@@ -13,7 +13,7 @@ struct Server {
     host: TestHost,
     http: reqwest::Client,
     url: String,
-    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+    serving: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Server {
@@ -36,7 +36,12 @@ impl Server {
     async fn over(host: TestHost) -> Self {
         let listener = api::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let serving = tokio::spawn(api::serve(listener, host.engine.clone(), std::future::pending()));
+        let serving = tokio::spawn(api::serve(
+            listener,
+            host.engine.clone(),
+            ServerConfig::default(),
+            std::future::pending(),
+        ));
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         Self {
             host,
@@ -300,6 +305,20 @@ async fn a_disposed_hook_is_gone_and_its_token_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_busy_database_refuses_what_it_cannot_write_and_answers_the_rest() {
+    let server = Server::new().await;
+    let other = rusqlite::Connection::open(server.host.folder().join("onemark.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let body = json!({ "workflow": "sequence", "input": { "n": 1 } });
+    let refused = server
+        .refused_post("/v1/runs", &body, 503, "store_unavailable")
+        .await;
+    refused.says("cannot be written now");
+    other.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(server.post("/v1/runs", &body).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn numbers_keep_every_digit() {
     let server = Server::new().await;
     let payload = "{\"n\": 123456789012345678901234567890.10, \"m\": 1e2}";
@@ -557,6 +576,18 @@ async fn refuses_bad_starts() {
         ),
         (deep, 422, "invalid_input", "recursion limit"),
         (
+            r#"{"workflow":"sequence","input":{"n":1.0}}"#.into(),
+            422,
+            "invalid_input",
+            "/n: 1.0 is no `uint64`",
+        ),
+        (
+            r#"{"workflow":"sequence","input":{"n":1,"n":1}}"#.into(),
+            422,
+            "invalid_input",
+            "`n` is there twice",
+        ),
+        (
             workflow(json!({ "id": "" })),
             400,
             "invalid_name",
@@ -680,6 +711,8 @@ async fn refuses_bad_headers_paths_and_queries() {
         ("GET", "/v1/runs?limit=0", 400, "invalid_request"),
         ("GET", "/v1/runs?limit=1001", 400, "invalid_request"),
         ("GET", "/v1/runs?limit=-1", 400, "invalid_request"),
+        ("GET", "/v1/runs?cursor=nope", 400, "invalid_request"),
+        ("GET", "/v1/runs?cursor=", 400, "invalid_name"),
         ("GET", "/v1/runs?sort=name", 400, "invalid_request"),
         ("GET", "/v1/runs/nope/result?wait=soon", 400, "invalid_request"),
         ("GET", "/v1/runs/nope/result?wait=1h", 400, "invalid_request"),
@@ -716,9 +749,19 @@ async fn refuses_bad_deliveries() {
     }
     let deep = "[".repeat(200) + &"]".repeat(200);
     server
-        .refused_post(hook, deep, 400, "invalid_request")
+        .refused_post(hook, deep, 422, "invalid_payload")
         .await
         .says("recursion limit");
+    for (body, words) in [
+        (r#"{"n":1,"n":1,"last":true}"#, "`n` is there twice"),
+        (r#"{"n":1e400,"last":true}"#, "out of range"),
+        (r#"{"n":1.0,"last":true}"#, "/n: 1.0 is no `uint64`"),
+    ] {
+        server
+            .refused_post(hook, body, 422, "invalid_payload")
+            .await
+            .says(words);
+    }
     let large = json!({ "n": 1, "last": false, "more": "x".repeat(1 << 20) });
     server.refused_post(hook, large, 413, "too_large").await;
     let mismatch = server
@@ -742,6 +785,66 @@ async fn refuses_bad_deliveries() {
 /// A component with nothing in it.
 const EMPTY_COMPONENT: [u8; 8] = *b"\0asm\x0d\0\x01\0";
 const EMPTY_MODULE: [u8; 8] = *b"\0asm\x01\0\0\0";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_component_that_says_too_much_of_itself_is_refused() {
+    let server = Server::new().await;
+    let put = server
+        .request("PUT", "/v1/components/wordy")
+        .header("content-type", "application/wasm")
+        .body(variant("wordy").to_vec());
+    let refused = server.refused(put, 422, "invalid_manifest").await;
+    refused.says("the manifest has ");
+    refused.says("the limit is 1048576");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workflows_of_many_deployments_are_listed_and_follow_what_is_deployed() {
+    let server = Server::new().await;
+    let mut expected = std::collections::BTreeMap::new();
+    let deploy = async |name: &str, bytes: std::sync::Arc<[u8]>| {
+        let deployed = server.put(name, bytes.to_vec()).await;
+        assert_eq!(deployed.status, 200, "{}", deployed.text);
+        deployed.json
+    };
+    let listed = async || {
+        let answer = server.get("/v1/workflows").await;
+        answer.json["workflows"].as_array().expect("a list").clone()
+    };
+    for number in 0..30 {
+        let name = format!("many-{number}");
+        let bytes = if number % 2 == 0 {
+            programs()
+        } else {
+            variant("added")
+        };
+        expected.insert(name.clone(), deploy(&name, bytes).await);
+        // In between, so that what was listed before is out of date.
+        let workflows = listed().await;
+        assert!(workflows.iter().any(|it| it["deployment"] == name), "{name}");
+    }
+    // Given to another component, while others keep theirs.
+    expected.insert("many-0".into(), deploy("many-0", variant("removed")).await);
+    expected.insert("programs".into(), deploy("programs", programs()).await);
+
+    let workflows = listed().await;
+    let names: Vec<_> = workflows
+        .iter()
+        .map(|it| (it["deployment"].as_str().unwrap(), it["name"].as_str().unwrap()))
+        .collect();
+    assert!(names.is_sorted(), "{names:?}");
+    let mut declared = 0;
+    for (name, receipt) in &expected {
+        for manifest in receipt["manifest"]["workflows"].as_array().unwrap() {
+            let it = (name.as_str(), manifest["name"].as_str().unwrap());
+            let at = names.binary_search(&it).unwrap_or_else(|_| panic!("{it:?}"));
+            assert_eq!(workflows[at]["component"], receipt["digest"], "{it:?}");
+            assert_eq!(workflows[at]["manifest"], *manifest, "{it:?}");
+            declared += 1;
+        }
+    }
+    assert_eq!(workflows.len(), declared);
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_what_is_no_workflow_component() {

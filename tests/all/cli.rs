@@ -465,6 +465,98 @@ fn serve_refuses_files_that_are_not_its_database() {
     assert_eq!(names(folder.path()), before, "nothing appeared beside them");
 }
 
+#[test]
+fn serve_says_once_why_it_does_not_start() {
+    let folder = TempDir::new().unwrap();
+    let nowhere = folder.path().join("no/such/onemark.db");
+    let nowhere = nowhere.to_str().unwrap();
+    for (args, why) in [
+        (["--listen", "127.0.0.1:0", "--db", nowhere], "No such file"),
+        (
+            ["--listen", "127.0.0.1:x", "--db", "unused"],
+            "invalid port value",
+        ),
+    ] {
+        let refused = onemark(&["serve"]).args(args).output().expect("the program runs");
+        let refused = Ran::from(refused).ends_with(1).says(why);
+        assert_eq!(refused.stderr.matches(why).count(), 1, "{}", refused.stderr);
+    }
+}
+
+/// A host that was killed while it wrote compiled code leaves a part of it, under a name of its own.
+#[test]
+fn code_that_was_half_written_is_neither_run_nor_in_the_way() {
+    let folder = TempDir::new().unwrap();
+    let program = file(folder.path(), "programs.wasm", &programs());
+    let code = folder.path().join("onemark.db.code");
+    let compiled = || -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&code)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let compiled = entries.filter(|path| path.extension().is_some_and(|it| it == "cwasm"));
+        compiled.collect()
+    };
+    let (mut host, url) = serve(folder.path(), &[]);
+    let ran = onemark(&["deploy", &program, "--url", &url]).output().unwrap();
+    Ran::from(ran).ends_with(0);
+    host.kill().unwrap();
+    host.wait().unwrap();
+
+    let whole = compiled();
+    let [whole] = whole.as_slice() else {
+        panic!("{whole:?}")
+    };
+    let half = std::fs::read(whole).unwrap();
+    let half = &half[..half.len() / 2];
+    std::fs::remove_file(whole).unwrap();
+    let left = [".tmpAbCdEf", ".tmp123456"].map(|name| code.join(name));
+    for left in &left {
+        std::fs::write(left, half).unwrap();
+    }
+
+    let (mut host, url) = serve(folder.path(), &[]);
+    let start = [
+        "start",
+        "sequence",
+        r#"{"n":3}"#,
+        "--wait",
+        "-o",
+        "json",
+        "--url",
+        &url,
+    ];
+    let ran = Ran::from(onemark(&start).output().unwrap()).ends_with(0);
+    assert_eq!(ran.json()["output"], json!(3));
+    host.kill().unwrap();
+    host.wait().unwrap();
+    assert_eq!(compiled(), std::slice::from_ref(whole), "compiled anew, whole");
+    assert!(std::fs::read(whole).unwrap().len() > half.len());
+}
+
+#[test]
+fn serve_limits_its_clients_as_told() {
+    use std::io::Read as _;
+    run(&["serve", "--max-connections", "0"]).ends_with(2);
+    run(&["serve", "--request-timeout", "soon"]).ends_with(2);
+    let folder = TempDir::new().unwrap();
+    let args = [
+        "--ephemeral",
+        "--request-timeout",
+        "100ms",
+        "--max-connections",
+        "1",
+    ];
+    let (mut host, url) = serve(folder.path(), &args);
+    let address = url.strip_prefix("http://").unwrap();
+    // The second gets its turn when the server has left the first.
+    for _ in 0..2 {
+        let mut connection = std::net::TcpStream::connect(address).unwrap();
+        assert_eq!(connection.read(&mut [0; 1]).unwrap(), 0);
+    }
+    host.kill().unwrap();
+    host.wait().unwrap();
+}
+
 // H02
 #[test]
 fn serve_refuses_a_database_that_another_host_has() {

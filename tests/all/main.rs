@@ -6,8 +6,10 @@
 )]
 
 mod api;
+mod cancel;
 mod cli;
 mod closures;
+mod connections;
 mod crash;
 mod demo;
 mod determinism;
@@ -15,6 +17,7 @@ mod eviction;
 mod faults;
 mod hooks;
 mod logs;
+mod readme;
 mod start;
 mod store_contract;
 mod store_files;
@@ -23,3 +26,4 @@ mod store_support;
 mod tidy;
 mod steps;
 mod time;
+mod typed;

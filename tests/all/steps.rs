@@ -424,6 +424,36 @@ async fn a_long_message_of_a_step_is_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c07_an_error_that_is_too_long_is_told_without_its_words() {
+    let host = TestHost::new().await;
+    let (output, failures) = misbehave(&host, "long_error", 60_000).await;
+    assert!(
+        output.starts_with("too_large after 2: the step's error has ")
+            && output.ends_with(" bytes; the limit is 1048576"),
+        "{output}"
+    );
+    assert!(failures.iter().all(|it| it.kind == FailureKind::TooLarge));
+    // Nor does a panic's message grow without end.
+    let (output, failures) = misbehave(&host, "long panic", 60_000).await;
+    assert!(
+        output.starts_with("trap after 2: panicked at "),
+        "{}",
+        output.len()
+    );
+    assert!(failures.iter().all(|it| it.message.len() < 100_000));
+
+    let run = host.start("fails_at_length", json!({ "bytes": 1 << 20 })).await;
+    let result = host.ended(&run).await;
+    assert_eq!(result.status, RunStatus::Failed);
+    let error = result.error.unwrap();
+    assert!(
+        error.get().contains("too_large") && error.get().len() < 1000,
+        "{error}"
+    );
+    host.agrees(&run).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c07_an_endless_loop_ends_at_its_timeout() {
     let host = TestHost::new().await;
     let (output, failures) = misbehave(&host, "loop", 50).await;
@@ -711,9 +741,10 @@ async fn timers_fire_beside_a_running_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outcome_nested_too_deep_is_a_failure_that_says_so() {
     let host = TestHost::new().await;
-    host.completes("nested", json!({ "depth": 100 })).await;
-    let deep = host.start("nested", json!({ "depth": 129 })).await;
+    host.completes("nested", json!({ "depth": 127 })).await;
+    let deep = host.start("nested", json!({ "depth": 128 })).await;
     let result = host.ended(&deep).await;
     assert_eq!(result.status, RunStatus::Failed);
-    assert!(result.error.unwrap().get().contains("nested more than 128 deep"));
+    assert!(result.error.unwrap().get().contains("nested more than 127 deep"));
+    host.agrees(&deep).await;
 }

@@ -15,6 +15,14 @@ use proc_macro::TokenStream;
 /// Its input is a JSON object keyed by parameter name; parameters are types that implement `Serialize`,
 /// `Deserialize` and `JsonSchema`. It returns `WorkflowResult<T>`.
 ///
+/// The host checks an input against the schema before it starts a run: also the widths of integers, which are
+/// written without fraction and exponent, and formats of texts. A key that is there twice is refused. What no
+/// schema says the workflow is the first to notice, and then the run fails and says so; its token was claimed.
+/// So it is with the keys of maps that are no texts, exponents in integers of 128 bits, fields that a
+/// `Duration` does not have, and whatever a `Deserialize` of your own refuses. Where that matters, say it in the
+/// schema (`#[schemars(range(…))]`, `#[schemars(regex(…))]`), or take a type that reads everything and check it
+/// in the workflow.
+///
 /// | option | meaning |
 /// |---|---|
 /// | `token = "order:{order.id}"` | every start of this workflow claims this token; `{a.b}` is replaced by the value at that path of the input, `{{` and `}}` stand for braces |

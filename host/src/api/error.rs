@@ -1,5 +1,7 @@
 //! What callers are told when something goes wrong: every code, status and hint is chosen here.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::http::{Method, StatusCode, Uri};
@@ -78,6 +80,11 @@ impl ApiError {
         let message = "the body must be the bytes of a component";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong_content_type", message)
             .hint("send the header `Content-Type: application/wasm`")
+    }
+
+    pub fn body_timeout(limit: Duration) -> Self {
+        let message = format!("the body did not arrive within {limit:?}");
+        Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
     }
 
     pub fn unknown_deployment(name: &str) -> Self {
@@ -176,8 +183,10 @@ impl From<StoreError> for ApiError {
         let message = error.to_string();
         let new = |status, code| Self::new(status, code, message);
         match error {
-            StoreError::Unavailable(_) => new(StatusCode::INSUFFICIENT_STORAGE, "store_unavailable")
+            StoreError::Unavailable(_) => new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
                 .hint("nothing was written; send the same request again later"),
+            StoreError::Full(_) => new(StatusCode::INSUFFICIENT_STORAGE, "store_full")
+                .hint("nothing was written; make room on the disk and send the same request again"),
             StoreError::Fenced => new(StatusCode::SERVICE_UNAVAILABLE, "fenced"),
             StoreError::Fatal(_) => new(StatusCode::INTERNAL_SERVER_ERROR, "store_failed")
                 .hint("whether it was written is unknown; ask again with the same key or id"),
@@ -228,5 +237,22 @@ impl IntoResponse for ApiError {
         }
         error.extend(self.details);
         (self.status, Json(json!({ "error": error }))).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No test can fill a disk.
+    #[test]
+    fn a_full_disk_is_told_from_a_busy_database() {
+        for (error, status, code) in [
+            (StoreError::Full("x".into()), 507, "store_full"),
+            (StoreError::Unavailable("x".into()), 503, "store_unavailable"),
+        ] {
+            let error = ApiError::from(error);
+            assert_eq!((error.status.as_u16(), error.code), (status, code));
+        }
     }
 }

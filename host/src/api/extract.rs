@@ -1,7 +1,9 @@
 //! Requests taken apart, with our own errors for what does not fit.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
@@ -16,7 +18,10 @@ use crate::ids::IdempotencyKey;
 /// with side effects, since a browser asks first before it sends JSON.
 pub struct Json<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T>
+where
+    BodyTimeout: FromRef<S>,
+{
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
@@ -33,14 +38,17 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 /// A JSON body as the text that it is: reading and writing it anew could change its numbers.
 pub struct JsonText(pub String);
 
-impl<S: Send + Sync> FromRequest<S> for JsonText {
+impl<S: Send + Sync> FromRequest<S> for JsonText
+where
+    BodyTimeout: FromRef<S>,
+{
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
         if !has_type(request.headers(), &["application/json"]) {
             return Err(ApiError::expects_json());
         }
-        let bytes = Bytes::from_request(request, state).await?;
+        let bytes = whole_body(request, state).await?;
         match String::from_utf8(bytes.into()) {
             Ok(text) => Ok(Self(text)),
             Err(_) => Err(ApiError::invalid_request("the body is not UTF-8")),
@@ -51,7 +59,10 @@ impl<S: Send + Sync> FromRequest<S> for JsonText {
 /// The bytes of a component; none at all when there is no body.
 pub struct ComponentBytes(pub Bytes);
 
-impl<S: Send + Sync> FromRequest<S> for ComponentBytes {
+impl<S: Send + Sync> FromRequest<S> for ComponentBytes
+where
+    BodyTimeout: FromRef<S>,
+{
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
@@ -64,7 +75,22 @@ impl<S: Send + Sync> FromRequest<S> for ComponentBytes {
         {
             return Err(ApiError::expects_component());
         }
-        Ok(Self(Bytes::from_request(request, state).await?))
+        Ok(Self(whole_body(request, state).await?))
+    }
+}
+
+/// How long a body may take to arrive.
+#[derive(Clone, Copy)]
+pub struct BodyTimeout(pub Duration);
+
+async fn whole_body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes>
+where
+    BodyTimeout: FromRef<S>,
+{
+    let BodyTimeout(timeout) = BodyTimeout::from_ref(state);
+    match tokio::time::timeout(timeout, Bytes::from_request(request, state)).await {
+        Ok(bytes) => Ok(bytes?),
+        Err(_) => Err(ApiError::body_timeout(timeout)),
     }
 }
 

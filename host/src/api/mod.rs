@@ -12,4 +12,4 @@ mod runs;
 mod server;
 
 pub use router::router;
-pub use server::{BindError, bind, serve};
+pub use server::{BindError, ServerConfig, bind, serve};

@@ -1,11 +1,14 @@
 //! The whole route table.
 
+use std::time::Duration;
+
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, FromRef};
 use axum::http::{Method, Uri};
 use axum::routing::{get, post, put};
 
 use super::error::ApiError;
+use super::extract::BodyTimeout;
 use super::{components, health, hooks, runs};
 use crate::engine::Engine;
 use crate::sandbox::MAX_COMPONENT_BYTES;
@@ -13,8 +16,27 @@ use crate::sandbox::MAX_COMPONENT_BYTES;
 /// Largest JSON body taken, in bytes: an input or payload at its limit, and what is said around it.
 const MAX_JSON_BYTES: usize = 2 << 20;
 
-/// Every route of one engine.
-pub fn router(engine: Engine) -> Router {
+/// What requests are answered with.
+#[derive(Clone)]
+struct Shared {
+    engine: Engine,
+    body_timeout: BodyTimeout,
+}
+
+impl FromRef<Shared> for Engine {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.engine.clone()
+    }
+}
+
+impl FromRef<Shared> for BodyTimeout {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.body_timeout
+    }
+}
+
+/// Every route of one engine. A body must have arrived within `body_timeout`.
+pub fn router(engine: Engine, body_timeout: Duration) -> Router {
     let json = Router::new()
         .route("/v1/components", get(components::list))
         .route("/v1/workflows", get(components::workflows))
@@ -41,5 +63,8 @@ pub fn router(engine: Engine) -> Router {
     json.merge(components)
         .fallback(async |uri: Uri| ApiError::unknown_route(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| ApiError::wrong_method(&method, &uri))
-        .with_state(engine)
+        .with_state(Shared {
+            engine,
+            body_timeout: BodyTimeout(body_timeout),
+        })
 }

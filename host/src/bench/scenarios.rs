@@ -13,7 +13,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use super::bare::{self, ROWS_PER_STEP};
 use super::lab::Lab;
 use super::{Figure, Plan};
-use crate::api;
+use crate::api::{self, ServerConfig};
 use crate::engine::{EngineConfig, Verdict, verify};
 use crate::ids::RunId;
 use crate::journal::RunStatus;
@@ -157,7 +157,7 @@ async fn fanout(plan: &Plan) -> Result<Vec<Figure>> {
 struct Server {
     url: String,
     client: reqwest::Client,
-    task: tokio::task::JoinHandle<std::io::Result<()>>,
+    task: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Server {
@@ -170,7 +170,12 @@ impl Server {
     async fn start(lab: &Lab) -> Result<Self> {
         let listener = api::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let task = tokio::spawn(api::serve(listener, lab.engine.clone(), std::future::pending()));
+        let task = tokio::spawn(api::serve(
+            listener,
+            lab.engine.clone(),
+            ServerConfig::default(),
+            std::future::pending(),
+        ));
         Ok(Self {
             url,
             client: reqwest::Client::new(),

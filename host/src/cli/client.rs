@@ -23,7 +23,7 @@ pub enum ClientError {
     Refused(Box<Refusal>),
     #[error("what answers at {url} is no Onemark server, or another version (status {status})")]
     Foreign { url: Url, status: u16 },
-    #[error("the connection to {url} broke: {source}")]
+    #[error("the connection to {url} broke")]
     Broken { url: Url, source: reqwest::Error },
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
 use super::{Exit, Global, output};
-use crate::api;
+use crate::api::{self, ServerConfig};
 use crate::clock::SystemClock;
 use crate::engine::{Engine, EngineConfig};
 use crate::sandbox::{HttpGrant, Sandbox, SandboxConfig};
@@ -45,6 +45,12 @@ pub struct Args {
     /// Step attempts at once, of all runs
     #[arg(long, default_value_t = at_least_one(EngineConfig::default().max_attempts), value_name = "N")]
     max_attempts: NonZeroUsize,
+    /// Connections at once; others wait until one of them is closed
+    #[arg(long, default_value_t = at_least_one(ServerConfig::default().max_connections), value_name = "N")]
+    max_connections: NonZeroUsize,
+    /// How long a client may take to send a request, and a connection may stay without one
+    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    request_timeout: Duration,
 }
 
 /// Instances beside workflows and attempts: replays, and components that describe themselves.
@@ -59,6 +65,10 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     // Before the database is opened: a host that cannot listen changes nothing.
     let listener = api::bind(&args.listen).await?;
     let url = format!("http://{}", listener.local_addr()?);
+    let config = ServerConfig {
+        max_connections: args.max_connections.get(),
+        request_timeout: args.request_timeout,
+    };
     let engine = args.open().await?;
 
     let (stop, stopped) = oneshot::channel::<()>();
@@ -66,7 +76,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         // Dropping the sender is the signal.
         let _ = stopped.await;
     };
-    let mut server = tokio::spawn(api::serve(listener, engine.clone(), stopped));
+    let mut server = tokio::spawn(api::serve(listener, engine.clone(), config, stopped));
     // Served also when nobody reads this.
     let _ = match global.json() {
         true => output::print(&serde_json::json!({ "listening": url }).to_string()),
@@ -77,7 +87,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         () = signals.next() => Ok(Exit::Done.into()),
         error = engine.failed() => Err(error.into()),
         served = &mut server => {
-            served?.context("the server failed")?;
+            served?;
             Ok(Exit::Done.into())
         }
     };

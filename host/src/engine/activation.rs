@@ -217,18 +217,21 @@ impl Activation {
                         closure,
                         options,
                     } => {
-                        self.steps.insert(
-                            *call,
-                            Pending {
-                                call: *call,
-                                step: step.clone(),
-                                closure: *closure,
-                                options: options.clone(),
-                                input: Body::shared_text(body.as_ref()),
-                                attempts: 0,
-                                cancelled: false,
-                            },
-                        );
+                        let step = Pending {
+                            call: *call,
+                            step: step.clone(),
+                            closure: *closure,
+                            options: options.clone(),
+                            input: Body::shared_text(body.as_ref()),
+                            attempts: 0,
+                            cancelled: false,
+                        };
+                        if let Some(traceless) = replay.is_cancelled(*call) {
+                            self.unsaved.extend([new, cancelled(&step, traceless)]);
+                            self.news = true;
+                            continue;
+                        }
+                        self.steps.insert(*call, step);
                         self.ready.push_back(*call);
                     }
                     Event::Abandoned { call } => {

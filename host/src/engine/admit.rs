@@ -8,7 +8,7 @@ use super::request::{StartReceipt, StartRequest};
 use crate::clock;
 use crate::ids::{Digest, RunId};
 use crate::journal::{Body, Entry, Event, HookSpec, MAX_METADATA_BYTES, PayloadType, RunStatus, Started};
-use crate::sandbox::WorkflowManifest;
+use crate::sandbox::{WorkflowManifest, read_json};
 use crate::store::{Admission, Loaded, NewRun, RunInfo};
 
 impl Engine {
@@ -32,7 +32,8 @@ impl Engine {
             Err(error) => {
                 let (id, key) = (request.id.as_ref(), request.key.as_ref());
                 let now = self.0.clock.now();
-                match self.0.store.recall(id, key, asked, now).await? {
+                let recalled = self.0.store.recall(id, key, asked, now).await;
+                match recalled.inspect_err(|error| self.note_failure(error))? {
                     Some(answer) => (answer, None),
                     None => return Err(error),
                 }
@@ -168,7 +169,7 @@ impl Engine {
 /// read.
 fn asked(request: &StartRequest) -> Result<(Digest, Value)> {
     let workflow = request.workflow.rsplit('/').next().unwrap_or_default();
-    let input: Value = serde_json::from_str(&request.input).map_err(|error| Error::InvalidInput {
+    let input = read_json(&request.input).map_err(|error| Error::InvalidInput {
         workflow: workflow.to_owned(),
         what: error.to_string(),
     })?;

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
-
 use crate::clock;
 use crate::ids::RunId;
 use crate::journal::{
     AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
-    Replay, StepOptions, Timestamp, shortened,
+    Replay, StepOptions, Timestamp, checked_json, shortened,
 };
 use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, Trap, TrapKind};
 
@@ -162,32 +160,6 @@ fn checked(value: &str, limits: &Limits) -> Result<(), Failure> {
             Err(Failure::new(FailureKind::Error, text))
         }
     }
-}
-
-/// Deepest nesting that JSON from guests may have: what readers of JSON accept by default.
-const MAX_DEPTH: usize = 128;
-
-/// Whether text is JSON that everybody can read.
-///
-/// # Errors
-/// When it is no JSON, or is nested too deep.
-pub fn checked_json(text: &str) -> Result<(), String> {
-    serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => depth += 1,
-            b']' | b'}' if !in_string => depth -= 1,
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return Err(format!("it is nested more than {MAX_DEPTH} deep"));
-        }
-    }
-    Ok(())
 }
 
 /// A guest that reports its error in another form still failed.

@@ -10,7 +10,6 @@ use serde_json::json;
 
 use super::Engine;
 use super::activation::{Activation, Stop, WRITE_RETRY, save};
-use super::attempt::checked_json;
 use super::error::Error;
 use super::registry::{Due, Left, Place, Signal};
 use super::request::DivergenceReport;
@@ -201,10 +200,9 @@ async fn settle(
     let rest = Ok(Next::Rest { wake_at: None });
     match end {
         WorkflowEnd::Returned(outcome) => {
-            let outcome = outcome_entry(outcome, &replay);
             let mut entries = leftover;
             entries.extend(replay.drain_new());
-            entries.push(outcome);
+            entries.push(outcome_entry(outcome, &replay));
             save(engine, run, replay.seen(), entries, None).await?;
             engine.0.registry.changed(run);
             rest
@@ -270,41 +268,18 @@ fn describe(trap: &Trap) -> String {
     }
 }
 
-/// The entry that ends a run. An outcome that cannot be kept is a failure that says so.
+/// The entry that ends a run.
 fn outcome_entry(outcome: Result<String, String>, replay: &Replay) -> NewEntry {
-    let limits = &replay.started().limits;
-    let refused = |kind, text: String| {
-        let body = Body::new(Failure::new(kind, text).to_json());
-        NewEntry::with_body(Event::Failed, body)
-    };
-    let text = match &outcome {
-        Ok(text) | Err(text) => text,
-    };
-    if text.len() as u64 > limits.body_bytes {
-        let text = format!(
-            "the workflow returned {} bytes; the limit is {}",
-            text.len(),
-            limits.body_bytes
-        );
-        return refused(FailureKind::TooLarge, text);
-    }
-    match outcome {
-        Ok(value) => match checked_json(&value) {
-            Ok(()) => NewEntry::with_body(Event::Completed, Body::new(value)),
-            Err(error) => {
-                let text = format!("the workflow returned what is no JSON: {error}");
-                refused(FailureKind::Error, text)
-            }
-        },
+    let cancel_requested = replay.work().cancel_requested.is_some();
+    let (event, text) = match outcome {
+        Ok(value) => (Event::Completed, value),
         Err(document) => match serde_json::from_str::<serde_json::Value>(&document) {
             // Without a request it is what somebody else's cancellation came to.
-            Ok(error) if error["kind"] == "cancelled" && replay.work().cancel_requested.is_some() => {
-                NewEntry::with_body(Event::Cancelled, Body::new(document))
-            }
-            Ok(_) => NewEntry::with_body(Event::Failed, Body::new(document)),
-            Err(_) => refused(FailureKind::Error, document),
+            Ok(error) if error["kind"] == "cancelled" && cancel_requested => (Event::Cancelled, document),
+            _ => (Event::Failed, document),
         },
-    }
+    };
+    NewEntry::with_body(event, Body::new(text))
 }
 
 async fn block(

@@ -7,7 +7,7 @@ use super::error::{Error, Result};
 use super::request::DeliverRequest;
 use crate::ids::{Digest, HookToken};
 use crate::journal::{Body, HookNo, PayloadType};
-use crate::sandbox::Schema;
+use crate::sandbox::{JsonError, Schema, read_json};
 use crate::store::{Delivered, Delivery, DeliveryReceipt, Disposed, HookInfo, HookRef, HookState};
 
 impl Engine {
@@ -27,8 +27,13 @@ impl Engine {
                 limit,
             });
         }
-        let payload: Value = serde_json::from_str(&request.payload)
-            .map_err(|error| Error::InvalidRequest(format!("the payload is no JSON: {error}")))?;
+        let payload = read_json(&request.payload).map_err(|error| match error {
+            JsonError::Malformed(error) => Error::InvalidRequest(format!("the payload is no JSON: {error}")),
+            JsonError::Unreadable(error) => Error::InvalidPayload {
+                token: request.token.clone(),
+                what: error.to_string(),
+            },
+        })?;
         loop {
             // Where nothing is known of the token, no receipt is left either.
             let hook = self.hook(&request.token).await?;

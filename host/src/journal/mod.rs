@@ -19,7 +19,7 @@ pub use entry::{
     PayloadType, RunTimeout, Seq, Started, Timestamp,
 };
 pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides};
-pub use outcome::{AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, shortened};
+pub use outcome::{AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, checked_json, kept, shortened};
 pub use replay::{Begun, GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
 pub use template::{Template, TemplateError};

@@ -2,8 +2,11 @@
 
 use std::borrow::Cow;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use super::options::Limits;
 
 /// Longest message that a guest's end leaves behind, in bytes. The rest of it helps nobody, and every attempt leaves
 /// one.
@@ -96,4 +99,61 @@ pub struct AttemptError {
 
 fn yes() -> bool {
     true
+}
+
+/// What a run keeps of what its workflow returned: that, or a failure that says why it cannot be kept. Live and in
+/// replay, so that both come to the same.
+///
+/// # Errors
+/// A failure is kept as one.
+pub fn kept(outcome: Result<String, String>, limits: &Limits) -> Result<String, String> {
+    let refused = |kind, text: String| Err(Failure::new(kind, text).to_json());
+    let (Ok(text) | Err(text)) = &outcome;
+    if text.len() as u64 > limits.body_bytes {
+        let text = format!(
+            "the workflow returned {} bytes; the limit is {}",
+            text.len(),
+            limits.body_bytes
+        );
+        return refused(FailureKind::TooLarge, text);
+    }
+    match outcome {
+        Ok(value) => match checked_json(&value) {
+            Ok(()) => Ok(value),
+            Err(error) => {
+                let text = format!("the workflow returned what is no JSON: {error}");
+                refused(FailureKind::Error, text)
+            }
+        },
+        Err(document) => match serde_json::from_str::<Value>(&document) {
+            Ok(_) => Err(document),
+            Err(_) => refused(FailureKind::Error, document),
+        },
+    }
+}
+
+/// Deepest nesting that JSON from guests may have: what readers of JSON accept by default.
+const MAX_DEPTH: usize = 127;
+
+/// Whether text is JSON that everybody can read.
+///
+/// # Errors
+/// When it is no JSON, or is nested too deep.
+pub fn checked_json(text: &str) -> Result<(), String> {
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => depth += 1,
+            b']' | b'}' if !in_string => depth -= 1,
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(format!("it is nested more than {MAX_DEPTH} deep"));
+        }
+    }
+    Ok(())
 }

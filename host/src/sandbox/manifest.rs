@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::schema::Schema;
 use crate::ids::{HookToken, NameError};
 use crate::journal::{RunTimeout, StepOptions, Template, TemplateError};
 
@@ -37,58 +38,11 @@ pub struct StepManifest {
     pub key: Option<Template>,
 }
 
-/// A compiled JSON Schema.
-pub struct Schema {
-    pub json: Value,
-    validator: jsonschema::Validator,
-}
-
-impl std::fmt::Debug for Schema {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.json.fmt(f)
-    }
-}
-
-/// A value that does not fit its schema: every mismatch, in words.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("; "))]
-pub struct SchemaError(pub Vec<String>);
-
 /// Largest manifest: hundreds of workflows and steps with their schemas.
 const MAX_MANIFEST_BYTES: usize = 1 << 20;
 
 /// How long a run has to end after its timeout, in milliseconds, where its workflow does not say.
 const TIMEOUT_GRACE_MS: u64 = 60_000;
-
-/// More than this many mismatches help nobody.
-const MAX_MISMATCHES: usize = 10;
-
-impl Schema {
-    /// # Errors
-    /// When it is no JSON Schema.
-    pub fn compile(json: Value) -> Result<Self, String> {
-        let validator = jsonschema::validator_for(&json).map_err(|e| e.to_string())?;
-        Ok(Self { json, validator })
-    }
-
-    /// # Errors
-    /// When the value does not fit.
-    pub fn check(&self, value: &Value) -> Result<(), SchemaError> {
-        let mismatches: Vec<_> = self
-            .validator
-            .iter_errors(value)
-            .take(MAX_MISMATCHES)
-            .map(|error| match error.instance_path().to_string() {
-                path if path.is_empty() => error.to_string(),
-                path => format!("{path}: {error}"),
-            })
-            .collect();
-        match mismatches.is_empty() {
-            true => Ok(()),
-            false => Err(SchemaError(mismatches)),
-        }
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {

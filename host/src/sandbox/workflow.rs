@@ -14,7 +14,7 @@ use super::runtime::Sandbox;
 use super::sources::Sources;
 use super::trap::{Refused, Trap, source_of};
 use crate::ids::RunId;
-use crate::journal::{Divergence, GuestError, NewEntry, Replay, Seq, Started};
+use crate::journal::{Divergence, GuestError, NewEntry, Replay, Seq, Started, kept};
 
 /// What a workflow needs beyond its journal. An error ends the activation and comes back in
 /// [`WorkflowEnd::Stopped`].
@@ -35,7 +35,7 @@ pub trait Owner: Send {
 /// How an activation ended.
 #[derive(Debug)]
 pub enum WorkflowEnd {
-    /// The workflow returned: its value, or its error document, both JSON.
+    /// The workflow returned: what the run keeps of its value or its error document, both JSON.
     Returned(Result<String, String>),
     Diverged(Box<Divergence>),
     Trapped(Trap),
@@ -101,6 +101,7 @@ impl Sandbox {
         let end = match returned {
             Err(error) => end_of(error, words, &component.sources),
             Ok(outcome) => {
+                let outcome = kept(outcome, &workflow.replay.started().limits);
                 let as_str = outcome.as_ref().map(String::as_str).map_err(String::as_str);
                 match workflow.replay.finish(as_str) {
                     Ok(()) => WorkflowEnd::Returned(outcome),

@@ -33,6 +33,9 @@ pub enum StoreError {
     /// Nothing was written; the same request may succeed later.
     #[error("the database cannot be written now: {0}")]
     Unavailable(String),
+    /// Nothing was written; the same request may succeed once there is room.
+    #[error("there is no room for the database to grow: {0}")]
+    Full(String),
     /// Another host took over; this one must stop.
     #[error("another host has taken over this database")]
     Fenced,
@@ -50,7 +53,7 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the same request may succeed later.
     pub fn may_retry(&self) -> bool {
-        matches!(self, Self::Unavailable(_))
+        matches!(self, Self::Unavailable(_) | Self::Full(_))
     }
 }
 

@@ -77,15 +77,15 @@ async fn hears(then: String) -> WorkflowResult<String> {
 async fn trip(marks: String, last: String) -> WorkflowResult<()> {
     Saga::run(async |saga: &mut Saga| {
         act(&marks, "hotel").await?;
-        saga.undo(act(&marks, "undo hotel"));
+        saga.undo(act(&marks, "undo-hotel"));
         act(&marks, "flight").await?;
-        saga.undo(act(&marks, "undo flight"));
+        saga.undo(act(&marks, "undo-flight"));
         match last.as_str() {
             "fails" => return Err(WorkflowError::new("no car")),
             "waits" => sleep(Duration::from_secs(3600)).await?,
             _ => act(&marks, &last).await?,
         }
-        saga.undo(act(&marks, "undo last"));
+        saga.undo(act(&marks, "undo-last"));
         Ok(())
     })
     .await

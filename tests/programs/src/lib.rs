@@ -12,3 +12,4 @@ mod marks;
 mod misbehaviour;
 mod steps;
 mod timers;
+mod typed;

@@ -133,6 +133,9 @@ async fn retried_by_default(good_from_attempt: u32) -> WorkflowResult<(u32, Stri
 
 #[step(retries = 1, backoff = "1ms")]
 async fn misbehave(how: String) -> Result<String, StepFailed> {
+    if how == "long_error" {
+        return Err(StepFailed::retry("x".repeat(1 << 20)));
+    }
     Ok(misbehaviour::misbehave(&how))
 }
 

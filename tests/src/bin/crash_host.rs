@@ -7,7 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use onemark::api;
+use onemark::api::{self, ServerConfig};
 use onemark::clock::SystemClock;
 use onemark::engine::{Engine, EngineConfig};
 use onemark::sandbox::{Sandbox, SandboxConfig};
@@ -44,7 +44,7 @@ async fn main() -> Result<()> {
     let listener = api::bind("127.0.0.1:0").await?;
     println!("http://{}", listener.local_addr()?);
     std::io::stdout().flush()?;
-    api::serve(listener, engine, std::future::pending()).await?;
+    api::serve(listener, engine, ServerConfig::default(), std::future::pending()).await;
     Ok(())
 }
 

@@ -99,6 +99,8 @@ pub struct Replay {
     unreported: usize,
     /// Index of the observed entry that asks the run to cancel.
     cancelled_by: Option<usize>,
+    /// Steps that were called before the guest observed that, and are not committed.
+    cancelled_calls: BTreeSet<CallNo>,
     /// Completed up to the horizon, not yet reported.
     due: VecDeque<PromiseId>,
     hooks: Vec<Hook>,
@@ -170,6 +172,7 @@ impl Replay {
             promise_of_call: Vec::new(),
             unreported: 0,
             cancelled_by: None,
+            cancelled_calls: BTreeSet::new(),
             due: VecDeque::new(),
             new: Vec::new(),
         };
@@ -258,6 +261,13 @@ impl Replay {
     /// Whether the guest gave this call up, committed or not.
     pub fn is_abandoned(&self, call: CallNo) -> bool {
         self.promise(call).is_some_and(|promise| promise.abandoned)
+    }
+
+    /// Whether the guest called this step before it knew that its run is to end, so that no attempt need begin; and
+    /// then, whether an earlier activation may have begun one without a trace.
+    pub fn is_cancelled(&self, call: CallNo) -> Option<bool> {
+        let traceless = self.cancelled_by.is_some_and(|index| index < self.resumed);
+        self.cancelled_calls.contains(&call).then_some(traceless)
     }
 
     /// Whether a new entry changes something outside this run, so that it must be committed before anything

@@ -52,7 +52,12 @@ impl Replay {
             }
             match promise.awaited {
                 // Completes with what becomes of the step.
-                Awaited::Step(_) => continue,
+                Awaited::Step(call) => {
+                    if call as usize >= self.calls.len() {
+                        self.cancelled_calls.insert(call);
+                    }
+                    continue;
+                }
                 Awaited::Ready(HookHandle::Conflict(_)) | Awaited::Refused(_) => continue,
                 Awaited::Ready(HookHandle::Own(_)) | Awaited::Cancellation => {}
                 Awaited::Timer(call) => {

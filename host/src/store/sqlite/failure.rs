@@ -36,10 +36,10 @@ impl From<Failure> for StoreError {
 fn from_sql(error: &rusqlite::Error) -> StoreError {
     let message = error.to_string();
     match error.sqlite_error_code() {
-        // The database refuses for now; what is in it is well.
+        // In these two the database refuses for now; what is in it is well.
+        Some(ErrorCode::DiskFull) => StoreError::Full(message),
         Some(
-            ErrorCode::DiskFull
-            | ErrorCode::DatabaseBusy
+            ErrorCode::DatabaseBusy
             | ErrorCode::DatabaseLocked
             | ErrorCode::FileLockingProtocolFailed
             | ErrorCode::CannotOpen
@@ -55,5 +55,5 @@ fn from_sql(error: &rusqlite::Error) -> StoreError {
 
 /// Whether an error concerns more than the request that met it.
 pub fn ends_batch(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable(_) | StoreError::Fatal(_))
+    error.may_retry() || matches!(error, StoreError::Fatal(_))
 }

@@ -66,9 +66,9 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> std::result::Result<Self, OpenError> {
         let path = path.as_ref();
         let open::Opened { conn, lock } = open::open(path)?;
-        let writer = Writer::spawn(conn, options.after_commit).map_err(|source| OpenError::Unreadable {
+        let writer = Writer::spawn(conn, options.after_commit).map_err(|error| OpenError::Unreadable {
             path: path.into(),
-            source,
+            error,
         })?;
         Ok(Self {
             readers: Readers::new(path.into(), options.readers),

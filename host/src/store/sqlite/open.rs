@@ -42,10 +42,10 @@ pub enum OpenError {
         .path.display()
     )]
     Newer { path: PathBuf, found: u32, known: u32 },
-    #[error("{} cannot be opened: {source}; check that the path and its permissions are right", .path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("{} cannot be opened as a database: {source}", .path.display())]
-    Sqlite { path: PathBuf, source: rusqlite::Error },
+    #[error("{} cannot be opened: {error}; check that the path and its permissions are right", .path.display())]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("{} cannot be opened as a database: {error}", .path.display())]
+    Sqlite { path: PathBuf, error: rusqlite::Error },
 }
 
 /// The writing connection of a database that is ready, and the lock that keeps others away.
@@ -59,13 +59,13 @@ pub fn open(path: &Path) -> Result<Opened, OpenError> {
     // One file has one lock, by whatever link it is reached.
     let real = std::fs::canonicalize(path);
     let path = real.as_deref().unwrap_or(path);
-    let unreadable = |source| OpenError::Unreadable {
+    let unreadable = |error| OpenError::Unreadable {
         path: path.into(),
-        source,
+        error,
     };
-    let sqlite = |source| OpenError::Sqlite {
+    let sqlite = |error| OpenError::Sqlite {
         path: path.into(),
-        source,
+        error,
     };
 
     // Before the lock, so that no lock file appears beside a file of somebody else; after it again, as it
@@ -122,9 +122,9 @@ enum Header {
 
 /// Looks at the first bytes without SQLite, which might begin recovery or leave files beside.
 fn check_header(path: &Path) -> Result<Header, OpenError> {
-    let unreadable = |source| OpenError::Unreadable {
+    let unreadable = |error| OpenError::Unreadable {
         path: path.into(),
-        source,
+        error,
     };
     let foreign = |found| OpenError::NotOurs {
         path: path.into(),
@@ -174,9 +174,9 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     let mut lock_path = path.as_os_str().to_owned();
     lock_path.push(".lock");
     let lock_path = PathBuf::from(lock_path);
-    let unreadable = |source| OpenError::Unreadable {
+    let unreadable = |error| OpenError::Unreadable {
         path: lock_path.clone(),
-        source,
+        error,
     };
 
     let mut file = private().truncate(false).open(&lock_path).map_err(unreadable)?;

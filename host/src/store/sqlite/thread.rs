@@ -330,7 +330,7 @@ mod tests {
         };
         limit(100).await.unwrap();
         let refused = deploy(1 << 20).await.unwrap_err();
-        assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+        assert!(matches!(refused, StoreError::Full(_)), "{refused:?}");
         let deployed = |w: &mut Writing| Ok(components::deployments(&w.conn)?.len());
         assert_eq!(writer.run(deployed).await.unwrap(), 0);
         limit(10_000).await.unwrap();

@@ -1,0 +1,387 @@
+//! Runs that are asked to end, that are ended, and that had their time.
+
+use std::time::Duration;
+
+use onemark::engine::{EngineConfig, Error};
+use onemark::ids::RunId;
+use onemark::journal::{CancelReason, Event, RunStatus};
+use onemark_tests::{Marks, StoreKind, TestHost, json_of};
+use serde_json::{Value, json};
+
+/// On each store, with a clock that moves when told to, and a service that counts.
+async fn hosts() -> Vec<(TestHost, Marks)> {
+    let mut hosts = Vec::new();
+    for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+        hosts.push(host(kind).await);
+    }
+    hosts
+}
+
+async fn host(kind: StoreKind) -> (TestHost, Marks) {
+    let marks = Marks::start().await;
+    let clock = onemark::clock::ManualClock::new(1_800_000_000_000);
+    let http = [marks.authority()];
+    let host = TestHost::with(kind, EngineConfig::default(), Some(clock.into()), &http).await;
+    (host, marks)
+}
+
+/// A run that waits as `how` says.
+async fn waiting(host: &TestHost, marks: &Marks, how: &str) -> RunId {
+    let run = host
+        .start("waits_then_tidies", json!({ "marks": marks.url(), "how": how }))
+        .await;
+    match how {
+        "sleep" | "hook" | "swallow" => drop(host.reached(&run, RunStatus::Suspended).await),
+        "retry" => {
+            marks.reached("never", 1).await;
+            host.until(&run, |info| info.wake_at.is_some()).await;
+        }
+        _ => {
+            marks.reached("held", 1).await;
+            // Visible in the journal.
+            host.until(&run, |info| info.entries == 3).await;
+        }
+    }
+    run
+}
+
+/// Lets the run tidy up: its clock stands still, and it sleeps for a millisecond.
+async fn tidied(host: &TestHost, marks: &Marks, run: &RunId) -> (RunStatus, Value) {
+    marks.reached("tidy", 1).await;
+    let due = |info: &onemark::store::RunInfo| info.status.is_terminal() || info.wake_at.is_some();
+    host.until(run, due).await;
+    host.advance(Duration::from_secs(1));
+    let result = host.ended(run).await;
+    let outcome = result.output.as_deref().or(result.error.as_deref());
+    host.agrees(run).await;
+    (result.status, json_of(outcome))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_waits_end_and_the_workflow_can_tidy_up() {
+    for how in ["sleep", "hook", "retry"] {
+        for (host, marks) in hosts().await {
+            let run = waiting(&host, &marks, how).await;
+            let asked = host.engine.cancel(&run).await.unwrap();
+            assert_eq!(asked.cancel_requested, Some(CancelReason::Requested));
+            // Asking twice is as asking once.
+            host.engine.cancel(&run).await.unwrap();
+            let (status, error) = tidied(&host, &marks, &run).await;
+            assert_eq!(
+                (status, &error["kind"]),
+                (RunStatus::Cancelled, &json!("cancelled")),
+                "{how}"
+            );
+            let requests = host
+                .events(&run)
+                .await
+                .into_iter()
+                .filter(|e| *e == "cancel_requested");
+            assert_eq!(requests.count(), 1);
+            // It is over, and that is no error either.
+            assert_eq!(
+                host.engine.cancel(&run).await.unwrap().status,
+                RunStatus::Cancelled
+            );
+            assert_eq!(marks.count("tidy"), 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_an_attempt_at_work_gets_a_grace_time_and_its_outcome_counts() {
+    for how in ["held", "closure"] {
+        for (host, marks) in hosts().await {
+            marks.hold("held");
+            let run = waiting(&host, &marks, how).await;
+            host.engine.cancel(&run).await.unwrap();
+            host.until(&run, |info| info.cancel_requested.is_some()).await;
+            marks.let_go();
+            let (status, output) = tidied(&host, &marks, &run).await;
+            // What it waited for was done after all.
+            assert_eq!((status, output), (RunStatus::Completed, json!("done")), "{how}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_an_attempt_that_outlasts_its_grace_is_cut_off_with_an_unknown_outcome() {
+    for (host, marks) in hosts().await {
+        marks.hold("held");
+        let run = waiting(&host, &marks, "held").await;
+        host.engine.cancel(&run).await.unwrap();
+        host.until(&run, |info| info.cancel_requested.is_some()).await;
+        marks.release();
+        // Until the activation has heard of it, it does not know when the grace is over.
+        while host.events(&run).await.last() != Some(&"attempt_started") && marks.count("tidy") == 0 {
+            host.advance(Duration::from_secs(11));
+            tokio::task::yield_now().await;
+            if host.events(&run).await.contains(&"step_failed") {
+                break;
+            }
+        }
+        let (status, error) = tidied(&host, &marks, &run).await;
+        assert_eq!(
+            (status, &error["kind"]),
+            (RunStatus::Cancelled, &json!("cancelled"))
+        );
+        let failed = host
+            .journal(&run)
+            .await
+            .into_iter()
+            .find(|entry| matches!(entry.event, Event::StepFailed { call: 0, .. }));
+        let body = failed.unwrap().body.unwrap();
+        assert!(
+            body.text_or_null().contains(r#""outcome_unknown":true"#),
+            "{body:?}"
+        );
+        assert_eq!(marks.count("held"), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_guest_that_returns_a_value_after_all_is_completed() {
+    for (host, marks) in hosts().await {
+        let run = waiting(&host, &marks, "swallow").await;
+        marks.hold("held");
+        host.engine.cancel(&run).await.unwrap();
+        let (status, output) = tidied(&host, &marks, &run).await;
+        let text = "`sleep` failed: the run was asked to cancel";
+        assert_eq!((status, output), (RunStatus::Completed, json!(text)));
+    }
+}
+
+/// A restart between the request and the end changes nothing; a step that the old host was at has an unknown outcome.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_cancelled_over_a_restart() {
+    for how in ["sleep", "hook", "retry", "held"] {
+        let (host, marks) = host(StoreKind::Sqlite).await;
+        marks.hold("held");
+        let run = waiting(&host, &marks, how).await;
+        // The request is in the journal, and nobody has taken it in.
+        let ending = onemark::store::Ending::Ask {
+            reason: CancelReason::Requested,
+            executing: true,
+        };
+        host.engine.shutdown().await;
+        host.store.cancel(&run, ending, 1_800_000_000_000).await.unwrap();
+        let host = host.restart().await;
+        let (status, error) = tidied(&host, &marks, &run).await;
+        assert_eq!(
+            (status, &error["kind"]),
+            (RunStatus::Cancelled, &json!("cancelled")),
+            "{how}"
+        );
+        assert_eq!(marks.count("held"), usize::from(how == "held"));
+    }
+}
+
+/// What a workflow calls before it can know gets no attempt any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_step_called_before_the_request_is_observed_is_not_begun() {
+    for how in ["held", "closure"] {
+        let (host, marks) = host(StoreKind::Sqlite).await;
+        marks.hold("held");
+        let run = host
+            .start("waits_then_tidies", json!({ "marks": marks.url(), "how": how }))
+            .await;
+        marks.reached("held", 1).await;
+        // Before what it called is in the journal: for the next host the request comes first.
+        host.engine.shutdown().await;
+        let ending = onemark::store::Ending::Ask {
+            reason: CancelReason::Requested,
+            executing: true,
+        };
+        host.store.cancel(&run, ending, 1_800_000_000_000).await.unwrap();
+        let host = host.restart().await;
+        let (status, _) = tidied(&host, &marks, &run).await;
+        assert_eq!((status, marks.count("held")), (RunStatus::Cancelled, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_run_that_never_executed_ends_at_once() {
+    let marks = Marks::start().await;
+    let config = EngineConfig {
+        max_resident: 1,
+        ..EngineConfig::default()
+    };
+    let host = TestHost::with(StoreKind::Sqlite, config, None, &[marks.authority()]).await;
+    marks.hold("held");
+    waiting(&host, &marks, "held").await;
+    let run = host.start_with("sequence", json!({ "n": 1 }), &["token"]).await;
+    let ended = host.engine.cancel(&run).await.unwrap();
+    assert_eq!(ended.status, RunStatus::Cancelled);
+    assert_eq!(host.events(&run).await, ["started", "cancelled"]);
+    // Its token is as free as at any end.
+    let next = host.start_with("sequence", json!({ "n": 1 }), &["token"]).await;
+    marks.let_go();
+    host.output(&next).await;
+    assert_eq!(host.events(&run).await, ["started", "cancelled"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_blocked_run_ends_at_once() {
+    let host = TestHost::new().await;
+    let run = host.start("broken", json!({ "how": "panic" })).await;
+    host.reached(&run, RunStatus::Blocked).await;
+    let ended = host.engine.cancel(&run).await.unwrap();
+    assert_eq!((ended.status, ended.blocked), (RunStatus::Cancelled, None));
+    let error = json_of(host.ended(&run).await.error.as_deref());
+    assert_eq!(error["message"], "the run was asked to cancel");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelling_what_ended_otherwise_or_never_was_is_an_error() {
+    let host = TestHost::new().await;
+    let (run, _) = host.completes("sequence", json!({ "n": 1 })).await;
+    for ended in [host.engine.cancel(&run).await, host.engine.terminate(&run).await] {
+        assert!(
+            matches!(
+                ended,
+                Err(Error::RunEnded {
+                    status: RunStatus::Completed,
+                    ..
+                })
+            ),
+            "{ended:?}"
+        );
+    }
+    let unknown = RunId::new("unknown").unwrap();
+    let missing = host.engine.cancel(&unknown).await;
+    assert!(matches!(missing, Err(Error::RunNotFound(_))), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e17_terminate_ends_without_guest_code() {
+    for how in ["sleep", "hook", "held", "retry"] {
+        for (host, marks) in hosts().await {
+            marks.hold("held");
+            let run = waiting(&host, &marks, how).await;
+            let ended = host.engine.terminate(&run).await.unwrap();
+            assert_eq!(ended.status, RunStatus::Cancelled, "{how}");
+            let error = json_of(host.ended(&run).await.error.as_deref());
+            assert_eq!(error["message"], "the run was terminated");
+            host.engine.idle().await;
+            assert_eq!(host.events(&run).await.last(), Some(&"cancelled"));
+            assert_eq!(marks.count("tidy"), 0);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e17_a_terminated_run_keeps_what_retention_keeps() {
+    let host = TestHost::with_clock(StoreKind::Sqlite).await;
+    let run = host.start("follow", json!({ "id": "7" })).await;
+    host.engine.terminate(&run).await.unwrap();
+    let held = host.try_start("follow", json!({ "id": "7" }), &[]).await;
+    assert!(matches!(held, Err(Error::HookConflict { .. })), "{held:?}");
+    host.advance(Duration::from_secs(3600));
+    host.start("follow", json!({ "id": "7" })).await;
+}
+
+/// A07
+#[tokio::test(flavor = "multi_thread")]
+async fn a07_a_cancelled_run_keeps_its_token_until_retention_passes() {
+    let host = TestHost::with_clock(StoreKind::Sqlite).await;
+    let run = host.start("follow", json!({ "id": "7" })).await;
+    host.reached(&run, RunStatus::Suspended).await;
+    host.engine.cancel(&run).await.unwrap();
+    host.reached(&run, RunStatus::Cancelled).await;
+    let held = host.try_start("follow", json!({ "id": "7" }), &[]).await;
+    let Err(Error::HookConflict { owner, .. }) = held else {
+        panic!("{held:?}");
+    };
+    assert_eq!((owner.run, owner.status), (run.clone(), RunStatus::Cancelled));
+    let token = onemark_tests::token("order:7");
+    host.engine.dispose(&token).await.unwrap();
+    assert_eq!(host.events(&run).await.last(), Some(&"hook_disposed"));
+    host.start("follow", json!({ "id": "7" })).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e07_a_run_that_takes_too_long_is_asked_to_cancel() {
+    for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+        let host = TestHost::with_clock(kind).await;
+        let run = host.start("hears", json!({ "then": "ends" })).await;
+        let parked = host.reached(&run, RunStatus::Suspended).await;
+        assert_eq!(parked.wake_at, Some(parked.created_at + 3_600_000));
+        host.advance(Duration::from_secs(3_599));
+        assert_eq!(host.engine.run(&run).await.unwrap().status, RunStatus::Suspended);
+        // Over a restart too.
+        let host = host.restart().await;
+        host.advance(Duration::from_secs(1));
+        assert_eq!(host.output(&run).await, json!("timeout"));
+        let info = host.engine.run(&run).await.unwrap();
+        assert_eq!(info.cancel_requested, Some(CancelReason::Timeout));
+        host.agrees(&run).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e07_at_the_second_deadline_it_ends_without_guest_code() {
+    for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+        let host = TestHost::with_clock(kind).await;
+        let run = host.start("hears", json!({ "then": "stays" })).await;
+        host.reached(&run, RunStatus::Suspended).await;
+        host.advance(Duration::from_secs(3_600));
+        host.until(&run, |info| info.cancel_requested.is_some()).await;
+        loop {
+            let info = host.engine.run(&run).await.unwrap();
+            if info.status.is_terminal() {
+                break;
+            }
+            host.advance(Duration::from_secs(10));
+            tokio::task::yield_now().await;
+        }
+        let result = host.ended(&run).await;
+        assert_eq!(result.status, RunStatus::Cancelled);
+        let error = json_of(result.error.as_deref());
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("did not end when it was asked"),
+            "{error}"
+        );
+    }
+}
+
+/// E06: also over a crash between two compensations.
+#[tokio::test(flavor = "multi_thread")]
+async fn e06_what_was_done_is_undone_in_reverse() {
+    let undone = ["hotel", "flight", "undo-flight", "undo-hotel"];
+    for (last, status) in [("fails", RunStatus::Failed), ("waits", RunStatus::Cancelled)] {
+        for restart in [false, true] {
+            let (mut host, marks) = host(StoreKind::Sqlite).await;
+            if restart {
+                marks.hold("undo-hotel");
+            }
+            let run = host
+                .start("trip", json!({ "marks": marks.url(), "last": last }))
+                .await;
+            if last == "waits" {
+                host.reached(&run, RunStatus::Suspended).await;
+                host.engine.cancel(&run).await.unwrap();
+            }
+            let mut expected = undone.to_vec();
+            if restart {
+                marks.reached("undo-hotel", 1).await;
+                marks.release();
+                host = host.restart().await;
+                expected.push("undo-hotel");
+            }
+            assert_eq!(host.ended(&run).await.status, status);
+            let left: Vec<_> = marks.all().into_iter().map(|mark| mark.name).collect();
+            assert_eq!(left, expected, "{last}, {restart}");
+            host.agrees(&run).await;
+        }
+    }
+    let (host, marks) = host(StoreKind::Memory).await;
+    let (run, _) = host
+        .completes("trip", json!({ "marks": marks.url(), "last": "car" }))
+        .await;
+    let left: Vec<_> = marks.all().into_iter().map(|mark| mark.name).collect();
+    assert_eq!(left, ["hotel", "flight", "car"]);
+    host.agrees(&run).await;
+}

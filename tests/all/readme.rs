@@ -1,0 +1,169 @@
+//! The commands of the order example's README, run as they are written there.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use onemark_tests::onemark_bin;
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the tests lie in the workspace")
+}
+
+/// The lines of each `sh` block of a section.
+fn blocks(readme: &str, section: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(root().join(readme)).expect("a readable file");
+    let heading = format!("\n## {section}\n");
+    let (_, text) = text.split_once(&heading).expect("the section is there");
+    let text = text.split("\n## ").next().unwrap_or_default();
+    let blocks = text.split("```sh\n").skip(1);
+    let lines = blocks.map(|block| block.split("```").next().unwrap_or_default().lines());
+    lines.map(|lines| lines.map(str::to_owned).collect()).collect()
+}
+
+/// An address that nobody listens at.
+fn free() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound")
+}
+
+/// Someone at a terminal: a shell with `onemark` on its path, at the root of the repository.
+struct Terminal {
+    folder: TempDir,
+    host: SocketAddr,
+    outside: SocketAddr,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        std::os::unix::fs::symlink(onemark_bin(), folder.path().join("onemark")).expect("a link");
+        let (host, outside) = (free(), free());
+        Self {
+            folder,
+            host,
+            outside,
+        }
+    }
+
+    /// A line of the README, at ports that are free here, with this database.
+    fn shell(&self, line: &str) -> Command {
+        let line = line.replace("127.0.0.1:9000", &self.outside.to_string());
+        let mut folders = vec![PathBuf::from(self.folder.path())];
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        folders.extend(std::env::split_paths(&path));
+        let mut shell = Command::new("sh");
+        // Without `exec` a signal would end the shell alone.
+        shell
+            .args(["-c", &format!("exec {line}")])
+            .current_dir(root())
+            .env("PATH", std::env::join_paths(folders).expect("a good path"))
+            .env("ONEMARK_DB", self.folder.path().join("onemark.db"))
+            .env("ONEMARK_LISTEN", self.host.to_string())
+            .env("ONEMARK_URL", format!("http://{}", self.host))
+            .stdin(Stdio::null());
+        shell
+    }
+
+    /// Runs a line to its end; what it printed.
+    fn run(&self, line: &str, code: i32) -> String {
+        let output = self.shell(line).output().expect("a shell");
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{line}\n{shown}\n{errors}");
+        shown
+    }
+
+    /// Waits for a run to complete. Asks again and again, as a person would.
+    fn completed(&self, run: &str) {
+        loop {
+            let shown = self.run(&format!("onemark runs show {run} -o json"), 0);
+            let shown: Value = serde_json::from_str(&shown).expect("JSON");
+            match shown["status"].as_str() {
+                Some("completed") => return,
+                Some("pending" | "running" | "suspended") => std::thread::yield_now(),
+                _ => panic!("{shown}"),
+            }
+        }
+    }
+
+    /// Begins a line that ends when it is told to; returns once somebody listens at `address`.
+    fn begin(&self, line: &str, address: SocketAddr) -> Running {
+        let mut shell = self.shell(line);
+        let shell = shell.stdout(Stdio::piped()).stderr(Stdio::null());
+        let child = shell.spawn().expect("a shell");
+        let mut running = Running(child);
+        while TcpStream::connect(address).is_err() {
+            let ended = running.0.try_wait().expect("a child");
+            assert!(ended.is_none(), "{line}: {ended:?}");
+            std::thread::yield_now();
+        }
+        running
+    }
+}
+
+struct Running(Child);
+
+impl Running {
+    /// Presses ctrl-c; what was printed.
+    fn interrupt(mut self) -> String {
+        let id = self.0.id().to_string();
+        let told = Command::new("kill").args(["-INT", &id]).status();
+        assert!(told.expect("kill runs").success());
+        let stdout = BufReader::new(self.0.stdout.take().expect("a pipe"));
+        let lines: Result<Vec<_>, _> = stdout.lines().collect();
+        assert!(self.0.wait().expect("a child").success());
+        lines.expect("text").join("\n")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_order_example_goes_by_hand_as_its_readme_says() {
+    let blocks = blocks("examples/order/README.md", "By hand");
+    let [servers, commands, replay] = blocks.as_slice() else {
+        panic!("the section has other blocks: {blocks:?}");
+    };
+    let [outside, serve] = servers.as_slice() else {
+        panic!("other servers: {servers:?}");
+    };
+    let terminal = Terminal::new();
+    let outside = terminal.begin(outside, terminal.outside);
+    let serve = terminal.begin(serve, terminal.host);
+
+    let mut shown = Vec::new();
+    for line in commands {
+        shown.push(terminal.run(line, 0));
+    }
+    // The list, last, has the run, at work or done.
+    let list = shown.last().expect("there are commands");
+    assert!(list.contains("process_order"), "{list}");
+    let runs: Value = serde_json::from_str(&terminal.run("onemark runs list -o json", 0)).expect("JSON");
+    let run = runs["runs"][0]["id"].as_str().expect("a run").to_owned();
+    terminal.completed(&run);
+
+    let [build, replay] = replay.as_slice() else {
+        panic!("other commands: {replay:?}");
+    };
+    terminal.run(build, 0);
+    // Four: it differs.
+    let replayed = terminal.run(&replay.replace("RUN", &run), 4);
+    assert!(replayed.contains("all updates are in"), "{replayed}");
+
+    serve.interrupt();
+    let counts: Value = serde_json::from_str(&outside.interrupt()).expect("it says what it counted");
+    let charged = counts["charges"]["charge:42"]["amount"].clone();
+    assert_eq!(charged, 1200, "{counts}");
+    assert_eq!(counts["notes"].as_array().expect("a list").len(), 2, "{counts}");
+}
