@@ -29,7 +29,11 @@ impl Guest for Component {
             .find(|it| it.name == name);
         match workflow {
             Some(workflow) => executor::run(
-                (workflow.run)(&input),
+                async {
+                    let outcome = (workflow.run)(&input).await;
+                    crate::child::awaited_children().await;
+                    outcome
+                },
                 crate::bindings::onemark::workflow::promises::wait,
             ),
             None => Err(WorkflowError::new(format!("this component has no workflow `{name}`")).document()),

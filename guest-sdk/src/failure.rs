@@ -29,6 +29,10 @@ pub enum FailureKind {
     Invalid,
     /// Another run owns the hook's token.
     HookConflict,
+    /// The id of a child was used for another run.
+    RunIdConflict,
+    /// No such workflow is deployed.
+    UnknownWorkflow,
     /// The run was asked to cancel.
     Cancelled,
     /// A durable call outside of workflow code.
@@ -53,6 +57,8 @@ impl FailureKind {
             Self::TooLarge => "too_large",
             Self::Invalid => "invalid",
             Self::HookConflict => "hook_conflict",
+            Self::RunIdConflict => "run_id_conflict",
+            Self::UnknownWorkflow => "unknown_workflow",
             Self::Cancelled => "cancelled",
             Self::NotInStep => "not_in_step",
             Self::NotJson => "not_json",

@@ -130,6 +130,7 @@ pub mod __private;
 #[cfg(not(target_family = "wasm"))]
 mod block_on;
 mod cancel;
+mod child;
 mod closure;
 #[cfg(target_family = "wasm")]
 #[allow(unsafe_code, reason = "wit-bindgen generates the exported functions")]
@@ -157,6 +158,7 @@ mod bindings {
 #[cfg(not(target_family = "wasm"))]
 pub use block_on::block_on;
 pub use cancel::{CancelReason, Cancelled, Saga, cancelled};
+pub use child::{Child, ChildCall, ParentEnd, child};
 pub use closure::{ClosureCall, step, typed_step};
 pub use failure::{Failure, FailureInfo, FailureKind};
 pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks};

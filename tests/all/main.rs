@@ -7,6 +7,7 @@
 
 mod api;
 mod cancel;
+mod children;
 mod cli;
 mod closures;
 mod connections;

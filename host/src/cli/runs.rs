@@ -74,6 +74,8 @@ struct Run {
     ended_at: Option<Timestamp>,
     wake_at: Option<Timestamp>,
     cancel_requested: Option<CancelReason>,
+    #[serde(default)]
+    parent: Option<String>,
     tokens: Vec<String>,
     entries: u64,
     #[serde(default)]
@@ -211,6 +213,7 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
         ("status", run.status.to_string()),
         ("created", time(run.created_at)),
     ];
+    facts.extend(run.parent.clone().map(|parent| ("started by", parent)));
     facts.extend(run.ended_at.map(|at| ("ended", time(at))));
     facts.extend(run.wake_at.map(|at| ("wakes", time(at))));
     facts.extend(

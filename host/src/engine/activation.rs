@@ -54,9 +54,10 @@ pub async fn save(
     engine: &Engine,
     run: &RunId,
     seen: u64,
-    entries: Vec<NewEntry>,
+    mut entries: Vec<NewEntry>,
     park: Option<Park>,
 ) -> Result<Appended, StoreError> {
+    engine.prepare_children(run, &mut entries).await?;
     loop {
         let append = Append {
             run: run.clone(),
@@ -71,7 +72,14 @@ pub async fn save(
                 tracing::warn!(%run, %error, "not saved yet; trying again");
                 tokio::time::sleep(WRITE_RETRY).await;
             }
-            result => return result.inspect_err(|error| engine.note_failure(error)),
+            Ok(appended) => {
+                engine.wake_all(&appended.woken);
+                return Ok(appended);
+            }
+            Err(error) => {
+                engine.note_failure(&error);
+                return Err(error);
+            }
         }
     }
 }

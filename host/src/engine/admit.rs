@@ -60,6 +60,12 @@ impl Engine {
         }
     }
 
+    /// As it would be admitted now, whoever asks for it.
+    pub(super) async fn prepare_run(&self, request: &StartRequest) -> Result<NewRun> {
+        let (asked, input) = asked(request)?;
+        self.prepare(request, &input, asked).await
+    }
+
     /// Checks a request against what is deployed now.
     async fn prepare(&self, request: &StartRequest, input: &Value, asked: Digest) -> Result<NewRun> {
         let (component, workflow) = self.resolve(&request.workflow).await?;
@@ -206,6 +212,7 @@ fn as_admitted(run: &NewRun) -> Loaded {
             wake_at: None,
             cancel_requested: None,
             blocked: None,
+            parent: None,
             tokens: started.hooks.iter().map(|hook| hook.token.clone()).collect(),
             entries: 1,
         },

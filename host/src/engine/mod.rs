@@ -6,6 +6,7 @@ mod activation;
 mod admit;
 mod attempt;
 mod carry_on;
+mod children;
 mod components;
 mod error;
 mod hooks;

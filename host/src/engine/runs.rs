@@ -126,7 +126,9 @@ impl Engine {
 
     async fn end(&self, run: &RunId, ending: Ending) -> Result<RunInfo> {
         let cancelled = self.0.store.cancel(run, ending, self.0.clock.now()).await;
-        match cancelled.inspect_err(|error| self.note_failure(error))? {
+        let (cancelled, woken) = cancelled.inspect_err(|error| self.note_failure(error))?;
+        self.wake_all(&woken);
+        match cancelled {
             Cancelled::Requested => self.wake(run),
             Cancelled::Ended => {
                 // Ends its activation, if it has one.

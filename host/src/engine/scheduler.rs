@@ -26,6 +26,14 @@ impl Engine {
         );
     }
 
+    /// As [`Engine::wake`], for every run that something happened to, be it that it ended.
+    pub(super) fn wake_all(&self, runs: &[RunId]) {
+        for run in runs {
+            self.wake(run);
+            self.0.registry.changed(run);
+        }
+    }
+
     /// As [`Engine::wake`], for a run that was just admitted.
     pub(super) fn wake_new(&self, run: &RunId, loaded: Loaded) {
         let loaded = Some(loaded);

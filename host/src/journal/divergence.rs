@@ -9,7 +9,7 @@ use similar::TextDiff;
 
 use super::entry::{CallNo, Seq, Timestamp};
 use super::outcome::shortened;
-use crate::ids::HookToken;
+use crate::ids::{Digest, HookToken};
 
 /// Longest text of one of the two calls in a message, in bytes; the whole calls stand beside it.
 const MAX_SIDE_BYTES: usize = 1 << 10;
@@ -41,6 +41,11 @@ pub enum Call {
     DisposeHook {
         token: HookToken,
     },
+    StartChild {
+        workflow: String,
+        /// Over its canonical form.
+        input: Digest,
+    },
     /// The guest waits for something, where its journal has it call.
     Wait,
     Return {
@@ -71,6 +76,9 @@ impl fmt::Display for Call {
             Self::OpenHook { token: None } => write!(f, "open a hook with a token of the host's"),
             Self::CloseHook { token } => write!(f, "close hook {token}"),
             Self::DisposeHook { token } => write!(f, "dispose hook {token}"),
+            Self::StartChild { workflow, input } => {
+                write!(f, "start {workflow} with the input of digest {}", input.short())
+            }
             Self::Wait => write!(f, "wait"),
             Self::Return { value } => write!(f, "return {value}"),
             Self::Fail { error } => write!(f, "fail with {error}"),

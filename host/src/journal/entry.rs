@@ -5,6 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::options::{Limits, StepOptions};
+use super::outcome::Failure;
+use super::status::RunStatus;
 use crate::ids::{Digest, HookToken, RunId};
 
 /// Position of an entry in its run's journal; dense, from 0.
@@ -40,6 +42,11 @@ impl Body {
     pub fn shared_text(body: Option<&Self>) -> Arc<str> {
         let text = body.and_then(|body| body.text.clone());
         text.unwrap_or_else(|| "null".into())
+    }
+
+    /// The text, shared; JSON `null` when it was erased.
+    pub fn shared(&self) -> Arc<str> {
+        Self::shared_text(Some(self))
     }
 
     /// The text, or JSON `null` when it was erased.
@@ -165,6 +172,29 @@ pub enum Event {
         count: u32,
     },
 
+    /// The guest started a run.
+    ChildStarted {
+        call: CallNo,
+        run: RunId,
+        /// As asked for.
+        workflow: String,
+        /// Over the input's canonical form.
+        input: Digest,
+        #[serde(default, skip_serializing_if = "ParentEnd::is_cancel")]
+        on_parent_end: ParentEnd,
+    },
+    /// The guest wanted a run that cannot be started. Body: the failure.
+    ChildRefused {
+        call: CallNo,
+        workflow: String,
+        input: Digest,
+    },
+    /// A run that the guest started has ended. Body: its value or its failure.
+    ChildEnded {
+        call: CallNo,
+        status: RunStatus,
+    },
+
     /// The run is to end. What its guest waits for when it observes this completes with the failure `cancelled`;
     /// what it calls afterwards works as ever, so that it can tidy up.
     CancelRequested {
@@ -184,6 +214,63 @@ pub enum Event {
     Cancelled,
 }
 
+/// What becomes of a child when its parent ends before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParentEnd {
+    /// It is asked to cancel.
+    #[default]
+    Cancel,
+    /// It goes on.
+    Leave,
+}
+
+impl ParentEnd {
+    fn is_cancel(&self) -> bool {
+        *self == Self::Cancel
+    }
+}
+
+/// A run that a guest wants to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildStart {
+    pub call: CallNo,
+    /// As asked for.
+    pub workflow: String,
+    pub input: Body,
+    /// Over the input's canonical form.
+    pub input_digest: Digest,
+    pub options: ChildOptions,
+    /// What the host makes of it before it writes: the run to be admitted, or why none can be.
+    pub admission: Option<Result<Box<ChildAdmission>, Failure>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildAdmission {
+    pub run: RunId,
+    pub started: Started,
+}
+
+/// The options of `child.start`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChildOptions {
+    pub id: Option<String>,
+    #[serde(default)]
+    pub hooks: Vec<ChildHook>,
+    #[serde(default)]
+    pub on_parent_end: ParentEnd,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChildHook {
+    pub token: String,
+    #[serde(default)]
+    pub min_retention_ms: u64,
+    pub metadata: Option<serde_json::Value>,
+}
+
 /// Why a run is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -192,6 +279,8 @@ pub enum CancelReason {
     Requested,
     /// The run took longer than it may.
     Timeout,
+    /// The run that started it has ended.
+    Parent,
 }
 
 impl CancelReason {
@@ -199,6 +288,7 @@ impl CancelReason {
     pub fn text(self) -> &'static str {
         match self {
             Self::Requested => "the run was asked to cancel",
+            Self::Parent => "the run that started it has ended",
             Self::Timeout => "the run took longer than its timeout allows",
         }
     }
@@ -289,6 +379,8 @@ pub enum NewEntry {
         event: Event,
         body: Option<Body>,
     },
+    /// Becomes `ChildStarted` or `ChildRefused`, decided inside the transaction.
+    StartChild(Box<ChildStart>),
     /// Becomes `HookClaimed` or `HookConflicted`, decided inside the transaction.
     OpenHook {
         call: CallNo,
@@ -319,7 +411,9 @@ impl Event {
             Self::StepScheduled { call, .. }
             | Self::TimerSet { call, .. }
             | Self::HookClaimed { call, .. }
-            | Self::HookConflicted { call, .. } => Some(*call),
+            | Self::HookConflicted { call, .. }
+            | Self::ChildStarted { call, .. }
+            | Self::ChildRefused { call, .. } => Some(*call),
             Self::HookClosed { call, .. } | Self::HookDisposed { call, .. } => *call,
             _ => None,
         }
@@ -353,6 +447,9 @@ impl Event {
             Self::HookDisposed { .. } => "hook_disposed",
             Self::PayloadReceived { .. } => "payload_received",
             Self::PayloadsTaken { .. } => "payloads_taken",
+            Self::ChildStarted { .. } => "child_started",
+            Self::ChildRefused { .. } => "child_refused",
+            Self::ChildEnded { .. } => "child_ended",
             Self::CancelRequested { .. } => "cancel_requested",
             Self::Upgraded { .. } => "upgraded",
             Self::Completed => "completed",

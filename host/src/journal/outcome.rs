@@ -56,6 +56,10 @@ pub enum FailureKind {
     Invalid,
     /// Another run owns the token.
     HookConflict,
+    /// The id of a child was used for another run.
+    RunIdConflict,
+    /// No such workflow is deployed.
+    UnknownWorkflow,
     Cancelled,
     /// A kind that a newer guest or host wrote.
     #[serde(other)]

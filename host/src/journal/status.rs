@@ -65,6 +65,7 @@ impl RunStatus {
                 | Event::HookClosed { call: None, .. }
                 | Event::HookDisposed { call: None, .. }
                 | Event::CancelRequested { .. }
+                | Event::ChildEnded { .. }
                 | Event::Upgraded { .. },
             ) => Ok(Self::Pending),
             (Some(_), _) => Ok(Self::Running),

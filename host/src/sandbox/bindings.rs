@@ -11,6 +11,7 @@ wasmtime::component::bindgen!({
     exports: { default: async },
     with: {
         "onemark:workflow/promises.promise": super::guest::PromiseHandle,
+        "onemark:workflow/children.child": super::guest::ChildHandle,
         "onemark:workflow/hooks.hook": super::guest::OpenHook,
     },
 });

@@ -23,6 +23,8 @@ use crate::journal::{CallNo, HookHandle, Replay};
 
 /// What a guest's promise handle stands for; its number is the resource's own representation.
 pub enum PromiseHandle {}
+/// What a guest's child handle stands for; its number is that of the call that started the child.
+pub enum ChildHandle {}
 /// What a guest's hook handle stands for; an index into [`WorkflowGuest::hooks`].
 pub enum OpenHook {}
 

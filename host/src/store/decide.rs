@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::{
-    Admission, Cancelled, Delivered, Delivery, Disposed, Ending, HookRef, HookState, Owner, Park, Result,
-    StoreError, TOMBSTONE_MS,
+    Admission, Cancelled, Delivered, Delivery, Disposed, Ending, HookRef, HookState, NewRun, Owner, Park,
+    Result, StoreError, TOMBSTONE_MS,
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
-    Body, CallNo, CancelReason, Entry, Event, Failure, FailureKind, HookNo, HookSpec, IllegalTransition,
-    NewEntry, RunStatus, Timestamp,
+    Body, CallNo, CancelReason, ChildStart, Entry, Event, Failure, FailureKind, HookNo, HookSpec,
+    IllegalTransition, NewEntry, ParentEnd, RunStatus, Timestamp,
 };
 
 /// The latest time that a store keeps: databases have signed integers. Later ones mean "never".
@@ -295,10 +295,12 @@ fn identity(event: &Event) -> Option<Identity> {
     Some(match event {
         Event::Started(_)
         | Event::PayloadReceived { .. }
+        | Event::ChildEnded { .. }
         | Event::Upgraded { .. }
         | Event::HookClosed { call: None, .. }
         | Event::HookDisposed { call: None, .. } => return None,
         Event::HookClaimed { call, .. } | Event::HookConflicted { call, .. } => open_identity(*call),
+        Event::ChildStarted { call, .. } | Event::ChildRefused { call, .. } => child_identity(*call),
         Event::AttemptStarted { call, attempt }
         | Event::AttemptFailed { call, attempt, .. }
         | Event::StepCompleted { call, attempt }
@@ -317,6 +319,10 @@ fn identity(event: &Event) -> Option<Identity> {
 
 fn open_identity(call: CallNo) -> Identity {
     Identity::Call("open_hook", call, 0)
+}
+
+fn child_identity(call: CallNo) -> Identity {
+    Identity::Call("start_child", call, 0)
 }
 
 /// What is left to write of an append.
@@ -340,6 +346,7 @@ pub fn unwritten(tail: &[Entry], mut entries: Vec<NewEntry>) -> Unwritten {
             let identity = match entry {
                 NewEntry::Event { event, .. } => identity(event),
                 NewEntry::OpenHook { call, .. } => Some(open_identity(*call)),
+                NewEntry::StartChild(child) => Some(child_identity(child.call)),
             };
             match identity.and_then(|identity| written.get_mut(&identity)) {
                 Some(count) if *count > 0 => {
@@ -359,9 +366,15 @@ pub fn unwritten(tail: &[Entry], mut entries: Vec<NewEntry>) -> Unwritten {
 /// Refuses events that a run's owner may not append as they are.
 pub fn check_owner_event(event: &Event) -> Result<()> {
     let name = event.name();
-    let claim = matches!(event, Event::HookClaimed { .. } | Event::HookConflicted { .. });
-    if claim {
-        let message = format!("`{name}` is what the store makes of opening a hook");
+    let settled = matches!(
+        event,
+        Event::HookClaimed { .. }
+            | Event::HookConflicted { .. }
+            | Event::ChildStarted { .. }
+            | Event::ChildRefused { .. }
+    );
+    if settled {
+        let message = format!("`{name}` is what the store makes of opening a hook or starting a child");
         return Err(StoreError::Invalid(message));
     }
     if identity(event).is_none() {
@@ -389,6 +402,120 @@ pub fn unread_after_take(unread: u64, count: u32) -> Result<u64> {
 
 pub fn no_hook(hook: HookNo) -> StoreError {
     StoreError::Invalid(format!("the run has no hook {hook}"))
+}
+
+// ---- children ------------------------------------------------------------------------------------
+
+/// What a run that is wanted as a child is to be admitted as. `None` where the host found that it cannot be: the
+/// other value is what is written then.
+pub fn child(
+    parent: &RunId,
+    child: &ChildStart,
+    now: Timestamp,
+) -> Result<std::result::Result<NewRun, Failure>> {
+    match &child.admission {
+        None => {
+            let message = format!("call {} starts a child that was not prepared", child.call);
+            Err(StoreError::Invalid(message))
+        }
+        Some(Err(failure)) => Ok(Err(failure.clone())),
+        Some(Ok(admission)) => Ok(Ok(NewRun {
+            id: admission.run.clone(),
+            started: admission.started.clone(),
+            input: child.input.clone(),
+            request: Digest::of(format!("{parent}/{}", child.call)),
+            key: None,
+            now,
+        })),
+    }
+}
+
+/// Why a child is not admitted, from what a start would be told.
+pub fn child_refusal(refused: Admission) -> Failure {
+    match refused {
+        Admission::HookConflict { token, owner } => {
+            let text = format!(
+                "hook token `{token}` is held by run {} ({})",
+                owner.run, owner.status
+            );
+            Failure {
+                error: Some(serde_json::json!({
+                    "token": token,
+                    "run_id": owner.run,
+                    "workflow": owner.workflow,
+                    "status": owner.status,
+                })),
+                ..Failure::new(FailureKind::HookConflict, text)
+            }
+        }
+        Admission::Started { run } | Admission::Existing { run } | Admission::IdConflict { run } => {
+            let text = format!("run id `{run}` was used for another request");
+            Failure::new(FailureKind::RunIdConflict, text)
+        }
+        Admission::KeyConflict => Failure::new(FailureKind::Other, "a child has no key"),
+    }
+}
+
+/// The entry of a wish for a child that was or was not admitted.
+pub fn child_entry(
+    child: ChildStart,
+    admitted: std::result::Result<RunId, Failure>,
+) -> (Event, Option<Body>) {
+    let ChildStart {
+        call,
+        workflow,
+        input_digest: input,
+        options,
+        ..
+    } = child;
+    match admitted {
+        Ok(run) => {
+            let on_parent_end = options.on_parent_end;
+            let started = Event::ChildStarted {
+                call,
+                run,
+                workflow,
+                input,
+                on_parent_end,
+            };
+            (started, None)
+        }
+        Err(failure) => {
+            let body = Body::new(failure.to_json());
+            (
+                Event::ChildRefused {
+                    call,
+                    workflow,
+                    input,
+                },
+                Some(body),
+            )
+        }
+    }
+}
+
+/// What a parent is told of the end of its child.
+pub fn child_ended(call: CallNo, child: &RunId, status: RunStatus, outcome: Option<&Body>) -> (Event, Body) {
+    let event = Event::ChildEnded { call, status };
+    let text = Body::shared_text(outcome);
+    if status == RunStatus::Completed {
+        return (event, Body::new(text));
+    }
+    // The child's own failure: what it was about, and never that the parent is to cancel.
+    let error: Option<Failure> = serde_json::from_str(&text).ok();
+    let mut causes = Vec::new();
+    let mut value = None;
+    let mut message = format!("child run {child} is {status}");
+    if let Some(failure) = error {
+        message = format!("{message}: {}", failure.message);
+        (causes, value) = (failure.causes, failure.error);
+    }
+    let failure = Failure {
+        causes,
+        error: value,
+        ..Failure::new(FailureKind::Error, message)
+    };
+    (event, Body::new(failure.to_json()))
 }
 
 // ---- cancellation ----------------------------------------------------------------------------------
@@ -423,6 +550,22 @@ pub fn cancel(standing: Standing, ending: Ending) -> Cancellation {
             Cancellation::Write(Event::CancelRequested { reason }, None)
         }
         _ => Cancellation::Answer(Cancelled::Requested),
+    }
+}
+
+/// What is written for a live child when its parent has ended.
+pub fn after_parent(standing: Standing, on_parent_end: ParentEnd) -> Option<(Event, Option<Body>)> {
+    let ending = match on_parent_end {
+        ParentEnd::Leave => return None,
+        ParentEnd::Cancel => Ending::Ask {
+            reason: CancelReason::Parent,
+            // Some guest code of it may run now.
+            executing: true,
+        },
+    };
+    match cancel(standing, ending) {
+        Cancellation::Write(event, body) => Some((event, body)),
+        Cancellation::Answer(_) => None,
     }
 }
 

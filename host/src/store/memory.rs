@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::decide::{self, Cancellation, Claim, Opener, Opening, Recall, Receipt, Standing};
 use super::*;
-use crate::journal::{CallNo, Event, PayloadType};
+use crate::journal::{CallNo, Event, ParentEnd, PayloadType};
 
 /// Keeps everything until the process ends, and nothing longer.
 #[derive(Default)]
@@ -42,6 +42,10 @@ struct Run {
     entries: Vec<Entry>,
     /// Indexed by [`HookNo`].
     hooks: Vec<Hook>,
+    /// The claims that its own replaced when it was admitted.
+    replaced: Vec<(HookToken, Option<(usize, HookNo)>)>,
+    /// Who started it, by its place in `runs`.
+    parent: Option<(usize, CallNo, ParentEnd)>,
 }
 
 #[derive(Clone)]
@@ -116,8 +120,10 @@ impl Run {
         Ok(entry)
     }
 
-    fn info(&self) -> RunInfo {
+    /// `runs` are all that there are.
+    fn info(&self, runs: &[Self]) -> RunInfo {
         RunInfo {
+            parent: self.parent.map(|(parent, ..)| runs[parent].id.clone()),
             id: self.id.clone(),
             workflow: self.workflow.clone(),
             component: self.component,
@@ -240,17 +246,27 @@ impl State {
     }
 
     fn admit_once(&mut self, new: NewRun) -> Result<Admission> {
-        if let Some(run) = self.find(&new.id) {
-            return Ok(decide::same_id(new.id, run.request, new.request));
+        if let Some(refused) = self.refusal(&new) {
+            return Ok(refused);
         }
-        for spec in &new.started.hooks {
-            let claim = self.last_claim(&spec.token);
-            if let Some(held) = claim.filter(|claim| claim.is_held(new.now)) {
-                let (token, owner) = (spec.token.clone(), held.owner);
-                return Ok(Admission::HookConflict { token, owner });
-            }
-        }
+        let run = new.id.clone();
+        self.insert_run(new, None)?;
+        Ok(Admission::Started { run })
+    }
 
+    fn refusal(&self, new: &NewRun) -> Option<Admission> {
+        if let Some(run) = self.find(&new.id) {
+            return Some(decide::same_id(new.id.clone(), run.request, new.request));
+        }
+        new.started.hooks.iter().find_map(|spec| {
+            let claim = self.last_claim(&spec.token);
+            let held = claim.filter(|claim| claim.is_held(new.now))?;
+            let (token, owner) = (spec.token.clone(), held.owner);
+            Some(Admission::HookConflict { token, owner })
+        })
+    }
+
+    fn insert_run(&mut self, new: NewRun, parent: Option<(usize, CallNo, ParentEnd)>) -> Result<()> {
         let at = decide::entry_time(0, new.now);
         let hooks: Vec<_> = new.started.hooks.iter().map(|spec| Hook::new(spec, at)).collect();
         let tokens: Vec<_> = hooks.iter().map(|hook| hook.token.clone()).collect();
@@ -258,9 +274,10 @@ impl State {
         let event = Event::Started(Box::new(new.started));
         let standing = Standing::admitted(&event, at)?;
         let index = self.runs.len();
-        for (token, hook) in tokens.iter().zip(0..) {
-            self.claims.insert(token.clone(), (index, hook));
-        }
+        let claims = tokens.iter().zip(0..);
+        let replaced = claims
+            .map(|(token, hook)| (token.clone(), self.claims.insert(token.clone(), (index, hook))))
+            .collect();
         self.by_id.insert(new.id.clone(), index);
         self.runs.push(Run {
             id: new.id.clone(),
@@ -277,8 +294,10 @@ impl State {
                 body: Some(new.input),
             }],
             hooks,
+            replaced,
+            parent,
         });
-        Ok(Admission::Started { run: new.id })
+        Ok(())
     }
 
     /// All of the append or nothing of it.
@@ -292,6 +311,7 @@ impl State {
                 entries: run.from(append.seen + 1).to_vec(),
                 parked: false,
                 status: run.standing.status(),
+                woken: Vec::new(),
             });
         }
         let left = decide::unwritten(run.from(append.seen + 1), append.entries);
@@ -303,11 +323,16 @@ impl State {
             run.hooks.clone(),
         );
         let mut moved = Vec::new();
+        let known = self.runs.len();
         let written = left
             .entries
             .into_iter()
             .try_for_each(|entry| self.append_one(index, entry, append.now, &mut moved));
         if let Err(error) = written {
+            // Children, the newest first, so that the claims before them come back.
+            while self.runs.len() > known {
+                self.withdraw_last();
+            }
             let run = &mut self.runs[index];
             run.entries.truncate(before.2);
             (run.standing, run.blocked, run.hooks) = (before.0, before.1, before.3);
@@ -328,11 +353,60 @@ impl State {
         if let Some(parked) = parked {
             run.standing = parked;
         }
-        Ok(Appended {
+        let status = run.standing.status();
+        let mut answer = Appended {
             entries: run.from(append.seen + 1).to_vec(),
             parked: parked.is_some(),
-            status: run.standing.status(),
-        })
+            status,
+            woken: self.runs[known..].iter().map(|child| child.id.clone()).collect(),
+        };
+        if status.is_terminal() {
+            self.tell_family(index, append.now, &mut answer.woken)?;
+        }
+        Ok(answer)
+    }
+
+    /// Takes back the run that was admitted last: what it was part of failed.
+    fn withdraw_last(&mut self) {
+        let Some(run) = self.runs.pop() else {
+            return;
+        };
+        self.by_id.remove(&run.id);
+        for (token, before) in run.replaced {
+            match before {
+                Some(claim) => self.claims.insert(token, claim),
+                None => self.claims.remove(&token),
+            };
+        }
+    }
+
+    fn tell_family(&mut self, ended: usize, now: Timestamp, woken: &mut Vec<RunId>) -> Result<()> {
+        let mut ended = vec![ended];
+        while let Some(index) = ended.pop() {
+            let run = &self.runs[index];
+            if let Some((parent, call, _)) = run.parent
+                && !self.runs[parent].standing.folded.is_terminal()
+            {
+                let outcome = run.last().body.as_ref();
+                let (event, body) = decide::child_ended(call, &run.id, run.standing.folded, outcome);
+                self.runs[parent].push(event, Some(body), now)?;
+                woken.push(self.runs[parent].id.clone());
+            }
+            for child in 0..self.runs.len() {
+                let run = &mut self.runs[child];
+                let Some((_, _, on_parent_end)) = run.parent.filter(|(parent, ..)| *parent == index) else {
+                    continue;
+                };
+                if let Some((event, body)) = decide::after_parent(run.standing, on_parent_end) {
+                    run.push(event, body, now)?;
+                    woken.push(run.id.clone());
+                    if run.standing.folded.is_terminal() {
+                        ended.push(child);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// `moved` gets the claims that were replaced.
@@ -347,6 +421,22 @@ impl State {
             NewEntry::Event { event, body } => {
                 decide::check_owner_event(&event)?;
                 (event, body)
+            }
+            NewEntry::StartChild(child) => {
+                let parent = self.runs[index].id.clone();
+                let admitted = match decide::child(&parent, &child, now)? {
+                    Err(failure) => Err(failure),
+                    Ok(new) => match self.refusal(&new) {
+                        Some(refused) => Err(decide::child_refusal(refused)),
+                        None => {
+                            let id = new.id.clone();
+                            let link = (index, child.call, child.options.on_parent_end);
+                            self.insert_run(new, Some(link))?;
+                            Ok(id)
+                        }
+                    },
+                };
+                decide::child_entry(*child, admitted)
             }
             NewEntry::OpenHook {
                 call,
@@ -433,18 +523,24 @@ impl State {
         Ok(Disposed::Freed { run: address.run })
     }
 
-    fn cancel(&mut self, id: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled> {
+    fn cancel(&mut self, id: &RunId, ending: Ending, now: Timestamp) -> Result<(Cancelled, Vec<RunId>)> {
+        let mut woken = Vec::new();
         let Some(&index) = self.by_id.get(id) else {
-            return Ok(Cancelled::NotFound);
+            return Ok((Cancelled::NotFound, woken));
         };
         let run = &mut self.runs[index];
-        match decide::cancel(run.standing, ending) {
-            Cancellation::Answer(answer) => Ok(answer),
+        let answer = match decide::cancel(run.standing, ending) {
+            Cancellation::Answer(answer) => answer,
             Cancellation::Write(event, body) => {
                 run.push(event, body, now)?;
-                Ok(decide::cancelled(run.standing))
+                let answer = decide::cancelled(run.standing);
+                if answer == Cancelled::Ended {
+                    self.tell_family(index, now, &mut woken)?;
+                }
+                answer
             }
-        }
+        };
+        Ok((answer, woken))
     }
 
     fn upgrade(&mut self, id: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
@@ -547,8 +643,9 @@ impl Store for MemoryStore {
     }
 
     async fn load(&self, run: &RunId, from: Seq) -> Result<Option<Loaded>> {
-        Ok(self.state().find(run).map(|run| Loaded {
-            run: run.info(),
+        let state = self.state();
+        Ok(state.find(run).map(|run| Loaded {
+            run: run.info(&state.runs),
             entries: run.from(from).to_vec(),
         }))
     }
@@ -577,7 +674,7 @@ impl Store for MemoryStore {
         self.state().upgrade(run, component, now)
     }
 
-    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled> {
+    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<(Cancelled, Vec<RunId>)> {
         self.state().cancel(run, ending, now)
     }
 
@@ -609,7 +706,8 @@ impl Store for MemoryStore {
     }
 
     async fn run(&self, run: &RunId) -> Result<Option<RunInfo>> {
-        Ok(self.state().find(run).map(Run::info))
+        let state = self.state();
+        Ok(state.find(run).map(|run| run.info(&state.runs)))
     }
 
     async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>> {
@@ -623,6 +721,9 @@ impl Store for MemoryStore {
                 && filter.workflow.as_ref().is_none_or(|name| run.workflow == *name)
         };
         let newest_first = state.runs[..end].iter().rev().filter(wanted);
-        Ok(newest_first.take(filter.limit).map(Run::info).collect())
+        Ok(newest_first
+            .take(filter.limit)
+            .map(|run| run.info(&state.runs))
+            .collect())
     }
 }

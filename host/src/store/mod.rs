@@ -127,6 +127,9 @@ pub struct Appended {
     pub entries: Vec<Entry>,
     pub parked: bool,
     pub status: RunStatus,
+    /// Other runs that have something to do because of this: children that were started, and the family of a run that
+    /// ended.
+    pub woken: Vec<RunId>,
 }
 
 /// A payload for whoever holds a token.
@@ -259,6 +262,8 @@ pub struct RunInfo {
     /// Why the run is to end, since it was asked to.
     pub cancel_requested: Option<CancelReason>,
     pub blocked: Option<Blocked>,
+    /// The run that started it.
+    pub parent: Option<RunId>,
     /// Tokens claimed at start.
     pub tokens: Vec<HookToken>,
     /// Entries in the journal.
@@ -387,6 +392,9 @@ pub trait Store: Send + Sync {
     /// `OpenHook` are settled inside the transaction. Entries that the journal already holds after `seen`
     /// (same call, attempt and kind) are not added again, so that an append whose answer was lost can be
     /// sent again.
+    ///
+    /// A child is admitted, as by [`Store::admit`], in the transaction of its entry. The end of a run is told to its
+    /// parent, and its children are asked to cancel where that was agreed, in the transaction of the end.
     async fn append(&self, append: Append) -> Result<Appended>;
 
     /// Marks a live run as blocked. Its journal stays as it is.
@@ -395,8 +403,8 @@ pub trait Store: Send + Sync {
     /// Moves a live run to another component, which must be stored, and clears what blocked it.
     async fn upgrade(&self, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded>;
 
-    /// Asks a live run to cancel, or ends it.
-    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled>;
+    /// Asks a live run to cancel, or ends it. Names the other runs that have something to do because of it.
+    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<(Cancelled, Vec<RunId>)>;
 
     /// Puts a payload into the journal of the token's owner, or says why not. Once it answers `Accepted`
     /// the payload survives and the run is due.

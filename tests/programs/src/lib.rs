@@ -3,6 +3,7 @@
 mod broken;
 mod cancel;
 mod changing;
+mod children;
 mod clocks;
 mod closures;
 mod forbidden;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::promises::Awaited;
 use super::{Begun, GuestError, PromiseId, Replay, Result};
+use crate::ids::Digest;
 use crate::journal::divergence::{Call, Divergence};
 use crate::journal::entry::{Body, CallNo, Entry, Event, NewEntry, Seq, Timestamp};
 use crate::journal::options::StepOptions;
@@ -208,6 +209,12 @@ impl Replay {
             Event::HookDisposed { hook, .. } => Call::DisposeHook {
                 token: self.token_of(*hook)?,
             },
+            Event::ChildStarted { workflow, input, .. } | Event::ChildRefused { workflow, input, .. } => {
+                Call::StartChild {
+                    workflow: workflow.clone(),
+                    input: *input,
+                }
+            }
             Event::Completed => Call::Return { value: body() },
             Event::Failed | Event::Cancelled => Call::Fail { error: body() },
             _ => return None,
@@ -217,6 +224,15 @@ impl Replay {
 
 pub(super) fn text_of(entry: &Entry) -> Arc<str> {
     Body::shared_text(entry.body.as_ref())
+}
+
+/// The digest of JSON text in its canonical form: whatever the order of keys and the white space. What is no JSON is
+/// taken as it is.
+pub(super) fn canonical(text: &str) -> Digest {
+    match serde_json::from_str::<Value>(text) {
+        Ok(value) => Digest::of(value.to_string()),
+        Err(_) => Digest::of(text),
+    }
 }
 
 /// Whether a recorded body and JSON text say the same, whatever the order of keys and the white space. An

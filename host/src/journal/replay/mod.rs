@@ -8,10 +8,11 @@
 //! sees entries only up to its *horizon*, which moves in [`Replay::wait`] and nowhere else.
 
 mod calls;
+mod children;
 mod hooks;
 mod promises;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::divergence::{Call, Divergence};
@@ -21,6 +22,7 @@ use super::work::Work;
 use crate::ids::HookToken;
 
 use calls::{same_json, text_of};
+use children::Child;
 use hooks::Hook;
 use promises::{Awaited, Promise};
 
@@ -104,6 +106,8 @@ pub struct Replay {
     /// Completed up to the horizon, not yet reported.
     due: VecDeque<PromiseId>,
     hooks: Vec<Hook>,
+    /// By the calls that started them.
+    children: BTreeMap<CallNo, Child>,
     /// The claim that each token leads to.
     bound: HashMap<HookToken, HookNo>,
     /// Hooks of which payloads were taken since the owner last asked.
@@ -157,6 +161,7 @@ impl Replay {
             hooks: hooks.collect(),
             bound: bound.collect(),
             read: BTreeSet::new(),
+            children: BTreeMap::new(),
             started,
             entries: Vec::with_capacity(entries.len()),
             calls: Vec::new(),
@@ -274,7 +279,7 @@ impl Replay {
     /// that may rely on it.
     pub fn has_new_effect(&self) -> bool {
         self.new.iter().any(|new| match new {
-            NewEntry::OpenHook { .. } => true,
+            NewEntry::OpenHook { .. } | NewEntry::StartChild(_) => true,
             NewEntry::Event { event, .. } => {
                 matches!(event, Event::HookClosed { .. } | Event::HookDisposed { .. })
             }
@@ -396,6 +401,12 @@ impl Replay {
                 if self.cancelled_by.is_none() {
                     self.cancel_waits(index);
                 }
+            }
+            Event::ChildStarted { call, .. }
+            | Event::ChildRefused { call, .. }
+            | Event::ChildEnded { call, .. } => {
+                let call = *call;
+                self.observe_child(call, index);
             }
             event => {
                 let id = event

@@ -12,6 +12,8 @@ pub(super) enum Awaited {
     /// An outcome of a step.
     Step(CallNo),
     Timer(CallNo),
+    ChildStarted,
+    ChildEnded,
     Ready(HookHandle),
     /// A call that could not be made: complete from the beginning, with this failure.
     Refused(Arc<str>),
@@ -59,7 +61,9 @@ impl Replay {
                     continue;
                 }
                 Awaited::Ready(HookHandle::Conflict(_)) | Awaited::Refused(_) => continue,
-                Awaited::Ready(HookHandle::Own(_)) | Awaited::Cancellation => {}
+                // Decided with the commit that it is part of.
+                Awaited::ChildStarted => continue,
+                Awaited::Ready(HookHandle::Own(_)) | Awaited::ChildEnded | Awaited::Cancellation => {}
                 Awaited::Timer(call) => {
                     promise.abandoned = true;
                     self.give_up(call);
@@ -105,6 +109,9 @@ impl Replay {
                     Event::CancelRequested { reason } => {
                         let failure = Failure::new(FailureKind::Cancelled, reason.text());
                         Err(failure.to_json().into())
+                    }
+                    Event::ChildStarted { .. } | Event::ChildRefused { .. } | Event::ChildEnded { .. } => {
+                        self.child_result(index)
                     }
                     _ => Ok("null".into()),
                 }

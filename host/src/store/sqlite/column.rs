@@ -30,6 +30,16 @@ where
     text.parse().map_err(|error| bad(column, error))
 }
 
+pub fn opt_parse<T>(row: &Row<'_>, column: usize) -> Result<Option<T>>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
+    let text = row.get_ref(column)?.as_str_or_null()?;
+    text.map(str::parse)
+        .transpose()
+        .map_err(|error| bad(column, error))
+}
+
 pub fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T> {
     let text = row.get_ref(column)?.as_str()?;
     serde_json::from_str(text).map_err(|error| bad(column, error))

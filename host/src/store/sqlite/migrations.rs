@@ -8,7 +8,7 @@ pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
 
 const FILES: [&str; 2] = [
     include_str!("migrations/0001_init.sql"),
-    include_str!("migrations/0002_cancel.sql"),
+    include_str!("migrations/0002_family.sql"),
 ];
 
 /// The version that this build works with.

@@ -156,7 +156,7 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled> {
+    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<(Cancelled, Vec<RunId>)> {
         let run = run.clone();
         self.writer
             .run(move |w| requests::cancel(w, &run, ending, now))

@@ -5,11 +5,11 @@ use rusqlite::Connection;
 
 use super::failure::Failure;
 use super::journal::{self, NOTHING, Tail};
-use super::runs::{self, Anchor, NewRow, RunKey};
+use super::runs::{self, Anchor, NewRow, ParentLink, RunKey};
 use super::thread::Writing;
 use super::{components, hooks, host, receipts};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
-use crate::journal::{Body, Entry, Event, HookNo, NewEntry, Seq, Timestamp};
+use crate::journal::{Body, Entry, Event, HookNo, NewEntry, ParentEnd, Seq, Timestamp};
 use crate::store::decide::{self, Cancellation, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
     Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed, Ending,
@@ -31,6 +31,7 @@ pub struct Head {
     seq: Seq,
     at: Timestamp,
     chain: Digest,
+    parent: Option<ParentLink>,
 }
 
 impl Writing {
@@ -57,6 +58,7 @@ impl Writing {
             seq,
             at,
             chain,
+            parent: row.parent,
         }))
     }
 
@@ -200,18 +202,33 @@ pub fn admit(writing: &mut Writing, new: NewRun) -> Result<Admission> {
 }
 
 fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
+    if let Some(refused) = refusal(writing, &new)? {
+        return Ok(refused);
+    }
+    let run = new.id.clone();
+    insert_run(writing, new, None)?;
+    Ok(Admission::Started { run })
+}
+
+/// Why a run is not admitted, by its id and its tokens.
+fn refusal(writing: &Writing, new: &NewRun) -> Result<Option<Admission>> {
     let conn = &writing.conn;
     if let Some(run) = runs::find(conn, &new.id)? {
-        return Ok(decide::same_id(new.id, run.request, new.request));
+        return Ok(Some(decide::same_id(new.id.clone(), run.request, new.request)));
     }
     for spec in &new.started.hooks {
         let last = hooks::last_claim(conn, &spec.token)?;
         if let Some(held) = last.filter(|claim| claim.is_held(new.now)) {
             let (token, owner) = (spec.token.clone(), held.owner);
-            return Ok(Admission::HookConflict { token, owner });
+            return Ok(Some(Admission::HookConflict { token, owner }));
         }
     }
+    Ok(None)
+}
 
+/// Run, entry 0, claims and wake.
+fn insert_run(writing: &mut Writing, new: NewRun, parent: Option<(ParentLink, ParentEnd)>) -> Result<()> {
+    let conn = &writing.conn;
     let at = decide::entry_time(0, new.now);
     let (component, workflow) = (new.started.component, new.started.workflow.clone());
     let specs = new.started.hooks.clone();
@@ -237,6 +254,7 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
             seq: 0,
             chain: link.chain,
         },
+        parent,
     };
     let key = runs::insert(conn, &row)?;
     journal::insert(conn, key, &entry, &link)?;
@@ -250,9 +268,10 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
         seq: 0,
         at,
         chain: link.chain,
+        parent: parent.map(|(link, _)| link),
     };
-    writing.heads.insert(new.id.clone(), head);
-    Ok(Admission::Started { run: new.id })
+    writing.heads.insert(new.id, head);
+    Ok(())
 }
 
 pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
@@ -265,13 +284,18 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
             entries,
             parked: false,
             status: before.standing.status(),
+            woken: Vec::new(),
         });
     }
     let left = decide::unwritten(&entries, append.entries);
 
     let mut head = before.clone();
+    let mut woken = Vec::new();
     for entry in left.entries {
-        let (event, body) = settle(&writing.conn, &append.run, &head, entry, append.now)?;
+        let (event, body) = settle(writing, &append.run, &head, entry, append.now)?;
+        if let Event::ChildStarted { run, .. } = &event {
+            woken.push(run.clone());
+        }
         entries.push(head.push(&writing.conn, event, body, append.now)?);
     }
     let parked = append
@@ -285,12 +309,46 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
         head.update_row(&writing.conn)?;
     }
     let status = head.standing.status();
-    writing.heads.insert(append.run, head);
+    writing.heads.insert(append.run.clone(), head);
+    if status.is_terminal() {
+        tell_family(writing, append.run, append.now, &mut woken)?;
+    }
     Ok(Appended {
         entries,
         parked: parked.is_some(),
         status,
+        woken,
     })
+}
+
+/// The run has ended: its parent hears how, its children are asked to cancel where that was agreed, and theirs if that
+/// is their end. `woken` gets those who have something to do now.
+fn tell_family(writing: &mut Writing, ended: RunId, now: Timestamp, woken: &mut Vec<RunId>) -> Result<()> {
+    let mut ended = vec![ended];
+    while let Some(run) = ended.pop() {
+        let head = writing.existing(&run)?;
+        if let Some(link) = head.parent {
+            let parent = runs::id(&writing.conn, link.run)?;
+            if !writing.existing(&parent)?.standing.folded.is_terminal() {
+                let last = journal::read(&writing.conn, (head.key, &run), head.seq, 1)?.pop();
+                let outcome = last.as_ref().and_then(|entry| entry.body.as_ref());
+                let (event, body) = decide::child_ended(link.call, &run, head.standing.folded, outcome);
+                push_one(writing, &parent, event, Some(body), now)?;
+                woken.push(parent);
+            }
+        }
+        for (child, on_parent_end) in runs::children(&writing.conn, head.key)? {
+            let standing = writing.existing(&child)?.standing;
+            if let Some((event, body)) = decide::after_parent(standing, on_parent_end) {
+                push_one(writing, &child, event, body, now)?;
+                if writing.existing(&child)?.standing.folded.is_terminal() {
+                    ended.push(child.clone());
+                }
+                woken.push(child);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The entries after `seen`, verified.
@@ -312,7 +370,7 @@ fn tail_after(conn: &Connection, id: &RunId, head: &Head, seen: Seq) -> Result<V
 
 /// What a new entry is written as.
 fn settle(
-    conn: &Connection,
+    writing: &mut Writing,
     run: &RunId,
     head: &Head,
     entry: NewEntry,
@@ -323,12 +381,31 @@ fn settle(
             decide::check_owner_event(&event)?;
             Ok((event, body))
         }
+        NewEntry::StartChild(child) => {
+            let admitted = match decide::child(run, &child, now)? {
+                Err(failure) => Err(failure),
+                Ok(new) => match refusal(writing, &new)? {
+                    Some(refused) => Err(decide::child_refusal(refused)),
+                    None => {
+                        let id = new.id.clone();
+                        let link = ParentLink {
+                            run: head.key,
+                            call: child.call,
+                        };
+                        insert_run(writing, new, Some((link, child.options.on_parent_end)))?;
+                        Ok(id)
+                    }
+                },
+            };
+            Ok(decide::child_entry(*child, admitted))
+        }
         NewEntry::OpenHook {
             call,
             hook,
             spec,
             generated,
         } => {
+            let conn = &writing.conn;
             let last = hooks::last_claim(conn, &spec.token)?;
             let opening = Opening {
                 call,
@@ -371,17 +448,28 @@ pub fn upgrade(writing: &mut Writing, run: &RunId, component: Digest, now: Times
     Ok(Upgraded::Done)
 }
 
-pub fn cancel(writing: &mut Writing, run: &RunId, ending: Ending, now: Timestamp) -> Result<Cancelled> {
+pub fn cancel(
+    writing: &mut Writing,
+    run: &RunId,
+    ending: Ending,
+    now: Timestamp,
+) -> Result<(Cancelled, Vec<RunId>)> {
+    let mut woken = Vec::new();
     let Some(head) = writing.head(run)? else {
-        return Ok(Cancelled::NotFound);
+        return Ok((Cancelled::NotFound, woken));
     };
-    match decide::cancel(head.standing, ending) {
-        Cancellation::Answer(answer) => Ok(answer),
+    let answer = match decide::cancel(head.standing, ending) {
+        Cancellation::Answer(answer) => answer,
         Cancellation::Write(event, body) => {
             push_one(writing, run, event, body, now)?;
-            Ok(decide::cancelled(writing.existing(run)?.standing))
+            let answer = decide::cancelled(writing.existing(run)?.standing);
+            if answer == Cancelled::Ended {
+                tell_family(writing, run.clone(), now, &mut woken)?;
+            }
+            answer
         }
-    }
+    };
+    Ok((answer, woken))
 }
 
 pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::column;
 use super::failure::Failure;
 use crate::ids::{Digest, HookToken, RunId};
-use crate::journal::{RunStatus, Seq, Timestamp};
+use crate::journal::{CallNo, ParentEnd, RunStatus, Seq, Timestamp};
 use crate::store::decide::{self, Activity, Standing};
 use crate::store::{Blocked, RunFilter, RunInfo, StoreError};
 
@@ -20,6 +20,14 @@ pub struct RunRow {
     pub component: Digest,
     pub standing: Standing,
     pub anchor: Anchor,
+    pub parent: Option<ParentLink>,
+}
+
+/// The run that started another, and by which of its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParentLink {
+    pub run: RunKey,
+    pub call: CallNo,
 }
 
 /// The end of a journal when its run's row was written.
@@ -39,13 +47,14 @@ pub struct NewRow<'a> {
     pub created_at: Timestamp,
     pub standing: Standing,
     pub anchor: Anchor,
+    pub parent: Option<(ParentLink, ParentEnd)>,
 }
 
 pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
     conn.prepare_cached(
         "INSERT INTO runs (id, workflow, component, request, tokens, created_at, folded, status,
-             ready_since, anchor_seq, anchor_chain)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+             ready_since, anchor_seq, anchor_chain, parent, parent_call, on_parent_end)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?
     .execute(params![
         run.id.as_str(),
@@ -59,6 +68,11 @@ pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
         run.standing.ready_since(),
         run.anchor.seq,
         run.anchor.chain.0,
+        run.parent.map(|(link, _)| link.run),
+        run.parent.map(|(link, _)| link.call),
+        run.parent
+            .map(|(_, on_end)| column::to_json(&on_end))
+            .transpose()?,
     ])?;
     Ok(conn.last_insert_rowid())
 }
@@ -113,7 +127,7 @@ pub fn block(conn: &Connection, key: RunKey, standing: Standing, blocked: &Block
 pub fn find(conn: &Connection, id: &RunId) -> Result<Option<RunRow>, Failure> {
     let mut query = conn.prepare_cached(
         "SELECT key, request, component, folded, status, ended_at, ready_since, wake_at, anchor_seq,
-             anchor_chain, cancel_requested
+             anchor_chain, cancel_requested, parent, parent_call
          FROM runs WHERE id = ?1",
     )?;
     let row = query.query_row([id.as_str()], |row| {
@@ -125,6 +139,10 @@ pub fn find(conn: &Connection, id: &RunId) -> Result<Option<RunRow>, Failure> {
             anchor: Anchor {
                 seq: row.get(8)?,
                 chain: column::digest(row, 9)?,
+            },
+            parent: match (row.get(11)?, row.get(12)?) {
+                (Some(run), Some(call)) => Some(ParentLink { run, call }),
+                _ => None,
             },
         })
     });
@@ -165,7 +183,8 @@ macro_rules! select_info {
     ($rest:literal) => {
         concat!(
             "SELECT key, id, workflow, component, status, created_at, ended_at, wake_at, blocked, tokens,
-                 (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key), cancel_requested
+                 (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key), cancel_requested,
+                 (SELECT p.id FROM runs p WHERE p.key = runs.parent)
              FROM runs ",
             $rest
         )
@@ -183,6 +202,7 @@ fn info(row: &Row<'_>) -> rusqlite::Result<RunInfo> {
         wake_at: row.get(7)?,
         cancel_requested: column::opt_json(row, 11)?,
         blocked: column::opt_json(row, 8)?,
+        parent: column::opt_parse(row, 12)?,
         tokens: column::json(row, 9)?,
         entries: row.get(10)?,
     })
@@ -213,6 +233,23 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunInfo>, Failu
 pub fn key(conn: &Connection, id: &RunId) -> Result<Option<RunKey>, Failure> {
     let mut query = conn.prepare_cached("SELECT key FROM runs WHERE id = ?1")?;
     Ok(query.query_row([id.as_str()], |row| row.get(0)).optional()?)
+}
+
+/// The id of the run that this integer stands for.
+pub fn id(conn: &Connection, key: RunKey) -> Result<RunId, Failure> {
+    let mut query = conn.prepare_cached("SELECT id FROM runs WHERE key = ?1")?;
+    Ok(query.query_row([key], |row| column::parse(row, 0))?)
+}
+
+/// Live runs that this one started, with what becomes of them when it ends.
+pub fn children(conn: &Connection, parent: RunKey) -> Result<Vec<(RunId, ParentEnd)>, Failure> {
+    let mut query = conn.prepare_cached(
+        "SELECT id, on_parent_end FROM runs WHERE parent = ?1 AND ended_at IS NULL ORDER BY key",
+    )?;
+    let rows = query.query_map([parent], |row| {
+        Ok((column::parse(row, 0)?, column::json(row, 1)?))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
 /// Runs with something to do, longest first.
