@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Admission, Cancelled, Delivered, Delivery, Disposed, Ending, HookRef, HookState, NewRun, Owner, Park,
@@ -501,18 +501,22 @@ pub fn child_ended(call: CallNo, child: &RunId, status: RunStatus, outcome: Opti
     if status == RunStatus::Completed {
         return (event, Body::new(text));
     }
-    // The child's own failure: what it was about, and never that the parent is to cancel.
-    let error: Option<Failure> = serde_json::from_str(&text).ok();
-    let mut causes = Vec::new();
-    let mut value = None;
-    let mut message = format!("child run {child} is {status}");
-    if let Some(failure) = error {
-        message = format!("{message}: {}", failure.message);
-        (causes, value) = (failure.causes, failure.error);
+    // What the child's own failure was about; not its kind, which would say that the parent is to cancel.
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Outcome {
+        message: Option<String>,
+        error: Option<serde_json::Value>,
+        causes: Vec<String>,
     }
+    let outcome: Outcome = serde_json::from_str(&text).unwrap_or_default();
+    let message = match outcome.message {
+        Some(message) => format!("child run {child} is {status}: {message}"),
+        None => format!("child run {child} is {status}"),
+    };
     let failure = Failure {
-        causes,
-        error: value,
+        causes: outcome.causes,
+        error: outcome.error,
         ..Failure::new(FailureKind::Error, message)
     };
     (event, Body::new(failure.to_json()))
