@@ -12,11 +12,14 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
 
 use super::Engine;
-use super::attempt::{Pending, Verdict, judge};
+use super::attempt::{Pending, Verdict, cut_off, judge};
+use super::carry_on::block;
+use super::held;
 use super::registry::Signal;
 use crate::ids::RunId;
 use crate::journal::{
-    Body, CallNo, Divergence, Entry, Event, GuestError, Limits, NewEntry, Replay, Timestamp,
+    Body, CallNo, Divergence, Entry, Event, GuestError, LastAttempt, Limits, NewEntry, OpenStep,
+    Replay, Timestamp,
 };
 use crate::sandbox::{AttemptEnd, Component, LogSink, Owner};
 use crate::store::{Append, Appended, Park, StoreError};
@@ -33,7 +36,7 @@ pub enum Stop {
     /// The instance was given up; the run rests until it is woken.
     #[error("evicted")]
     Evicted { wake_at: Option<Timestamp> },
-    /// The run was changed from outside so that it must begin again from its journal.
+    /// The run was changed from outside, or blocked, so that it must begin again from its journal.
     #[error("reload")]
     Reload,
     #[error(transparent)]
@@ -92,6 +95,10 @@ pub struct Activation {
     /// An attempt that runs within this task, while it is the only one: a sequence of short steps wakes no
     /// other thread.
     alone: Option<(CallNo, AttemptFuture)>,
+    /// Attempts that begin once it is committed that they do.
+    committing: Vec<(CallNo, AttemptFuture)>,
+    /// Steps that wait for a person, as far as this activation has met them.
+    held: Vec<CallNo>,
     running: HashMap<CallNo, AbortHandle>,
     attempts: JoinSet<(CallNo, AttemptEnd)>,
     /// This run's place among those that wait for the common budget of attempts, kept until it is served.
@@ -148,6 +155,8 @@ impl Activation {
             delayed: BinaryHeap::new(),
             steps: HashMap::new(),
             alone: None,
+            committing: Vec::new(),
+            held: Vec::new(),
             running: HashMap::new(),
             attempts: JoinSet::new(),
             queued: None,
@@ -175,14 +184,18 @@ impl Activation {
             self.save(replay, None).await?;
             return Ok(());
         }
+        let mut news = false;
         if !std::mem::replace(&mut self.at_frontier, true) {
-            self.resume_steps(replay);
+            news = self.resume_steps(replay)?;
         }
         while replay.seen() == before {
-            let news = self.fire_timers(replay) | self.collect(replay)?;
+            news |= self.fire_timers(replay) | self.collect(replay)?;
             self.promote_delayed();
             self.begin_attempts(replay)?;
-            if news {
+            if !self.held.is_empty() {
+                return self.wait_for_a_person(replay).await;
+            }
+            if news || !self.committing.is_empty() {
                 self.save(replay, None).await?;
                 return Ok(());
             }
@@ -215,16 +228,23 @@ impl Activation {
                                 options: options.clone(),
                                 input: Body::shared_text(body.as_ref()),
                                 attempts: 0,
+                                forgiven: 0,
                             },
                         );
                         self.ready.push_back(*call);
                     }
                     Event::Abandoned { call } => {
                         self.steps.remove(call);
+                        self.held.retain(|held| held != call);
+                        self.committing.retain(|(committing, _)| committing != call);
                         self.alone.take_if(|(alone, _)| alone == call);
                         if let Some(attempt) = self.running.remove(call) {
                             attempt.abort();
                         }
+                    }
+                    // Refused before its first attempt.
+                    Event::StepFailed { call, .. } => {
+                        self.steps.remove(call);
                     }
                     _ => {}
                 }
@@ -247,8 +267,10 @@ impl Activation {
         self.unsaved.iter().filter_map(due).min()
     }
 
-    /// Steps that an earlier activation left without an outcome.
-    fn resume_steps(&mut self, replay: &Replay) {
+    /// Steps that an earlier activation left without an outcome; true when the guest has something to observe.
+    fn resume_steps(&mut self, replay: &Replay) -> Outcome<bool> {
+        let mut news = false;
+        let now = self.engine.0.clock.now();
         for (call, open) in &replay.work().steps {
             if self.steps.contains_key(call) || replay.is_abandoned(*call) {
                 continue;
@@ -263,14 +285,22 @@ impl Activation {
                     options: open.options.clone(),
                     input: Body::shared_text(scheduled.body.as_ref()),
                     attempts: open.attempts,
+                    forgiven: open.forgiven,
                 },
             );
-            match open.retry_at {
-                Some(at) => self.delayed.push(Reverse((at, *call))),
-                None => self.ready.push_back(*call),
+            if open.options.at_most_once && open.last == LastAttempt::Begun {
+                news |= self.judged(*call, cut_off(&self.steps[call]), replay)?;
+            } else if open.hold(now).is_some() {
+                self.held.push(*call);
+            } else {
+                match open.retry_at() {
+                    Some(at) => self.delayed.push(Reverse((at, *call))),
+                    None => self.ready.push_back(*call),
+                }
             }
         }
         self.ready.make_contiguous().sort_unstable();
+        Ok(news)
     }
 
     fn fire_timers(&mut self, replay: &Replay) -> bool {
@@ -305,7 +335,13 @@ impl Activation {
         let Some(step) = self.steps.get(&call).filter(|_| !replay.is_abandoned(call)) else {
             return Ok(false);
         };
-        Ok(match judge(step, end, &self.limits, self.engine.0.clock.now()) {
+        let verdict = judge(step, end, &self.limits, self.engine.0.clock.now());
+        self.judged(call, verdict, replay)
+    }
+
+    /// Takes in what became of an attempt; true when the guest has something to observe.
+    fn judged(&mut self, call: CallNo, verdict: Verdict, replay: &Replay) -> Outcome<bool> {
+        Ok(match verdict {
             Verdict::Done(entry) => {
                 self.steps.remove(&call);
                 self.unsaved.push(entry);
@@ -313,14 +349,59 @@ impl Activation {
             }
             Verdict::Again(entry, at) => {
                 self.unsaved.push(entry);
+                // Where a key lives for a time, the begin of its first attempt is committed.
+                let open = replay.work().steps.get(&call);
+                if open.is_some_and(|open| open.key_expired(at)) {
+                    self.held.push(call);
+                    return Ok(false);
+                }
                 self.delayed.push(Reverse((at, call)));
                 // Nothing for the guest, but it holds the time of the next attempt: saved within the time in
                 // which attempts become visible.
                 self.flush_soon();
                 false
             }
+            Verdict::Held(entry) => {
+                self.unsaved.push(entry);
+                self.held.push(call);
+                false
+            }
             Verdict::Diverged(divergence) => return Err(Stop::Diverged(divergence)),
         })
+    }
+
+    /// Blocks the run at the first step that waits for a person. What is at work comes to its end and is saved,
+    /// nothing else begins, and then the run goes on from its journal: if somebody has decided by then.
+    async fn wait_for_a_person(&mut self, replay: &mut Replay) -> Outcome<()> {
+        self.save(replay, None).await?;
+        let now = self.engine.0.clock.now();
+        let mut steps = replay.work().steps.iter();
+        let held = steps.find_map(|(call, open)| Some((*call, open, open.hold(now)?)));
+        let Some((call, open, hold)) = held else {
+            // The clock was set back.
+            self.requeue_held(replay);
+            return Ok(());
+        };
+        let why = held::blocked(&self.run, call, open, hold, replay);
+        block(&self.engine, &self.run, why).await;
+        if let Some((call, attempt)) = self.alone.take() {
+            self.spawn(call, attempt);
+        }
+        while let Some(ended) = self.attempts.join_next().await {
+            self.ended(ended, replay)?;
+            self.collect(replay)?;
+            self.save(replay, None).await?;
+        }
+        Err(Stop::Reload)
+    }
+
+    fn requeue_held(&mut self, replay: &Replay) {
+        for call in std::mem::take(&mut self.held) {
+            match replay.work().steps.get(&call).and_then(OpenStep::retry_at) {
+                Some(at) => self.delayed.push(Reverse((at, call))),
+                None => self.ready.push_back(call),
+            }
+        }
     }
 
     fn promote_delayed(&mut self) {
@@ -338,12 +419,12 @@ impl Activation {
     }
 
     fn attempts_begun(&self) -> usize {
-        self.running.len() + usize::from(self.alone.is_some())
+        self.running.len() + self.committing.len() + usize::from(self.alone.is_some())
     }
 
     /// Begins as many attempts as the budgets allow. Where the common one is used up, the run queues for it.
     fn begin_attempts(&mut self, replay: &Replay) -> Outcome<()> {
-        while self.attempts_begun() < self.engine.0.config.max_attempts_per_run {
+        while self.held.is_empty() && self.attempts_begun() < self.engine.0.config.max_attempts_per_run {
             let Some(call) = self.ready.front().copied() else {
                 self.queued = None;
                 return Ok(());
@@ -370,6 +451,12 @@ impl Activation {
         let Some(step) = self.steps.get_mut(&call) else {
             return Ok(());
         };
+        let now = self.engine.0.clock.now();
+        let open = replay.work().steps.get(&call);
+        if open.is_some_and(|open| open.hold(now).is_some()) {
+            self.held.push(call);
+            return Ok(());
+        }
         let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
         let running: AttemptFuture = if step.closure {
             let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
@@ -390,10 +477,13 @@ impl Activation {
         };
         step.attempts += 1;
         let attempt = step.attempts;
+        let begins_committed = step.options.begins_committed();
         let started = Event::AttemptStarted { call, attempt };
         self.unsaved.push(NewEntry::event(started));
         self.flush_soon();
-        if self.attempts_begun() == 0 && self.ready.is_empty() {
+        if begins_committed {
+            self.committing.push((call, running));
+        } else if self.attempts_begun() == 0 && self.ready.is_empty() {
             self.alone = Some((call, running));
         } else {
             self.spawn(call, running);
@@ -542,6 +632,9 @@ impl Activation {
         self.flush_at = None;
         let saved = save(&self.engine, &self.run, replay.seen(), entries, park).await;
         let saved = saved.map_err(Stop::Store)?;
+        for (call, attempt) in std::mem::take(&mut self.committing) {
+            self.spawn(call, attempt);
+        }
         self.apply(replay, saved.entries)?;
         Ok(saved.parked)
     }

@@ -62,12 +62,12 @@ pub async fn carry_on(engine: Engine, place: Place) {
                 match error {
                     StoreError::Corrupt { .. } => {
                         let message = error.to_string();
-                        block(&engine, &run, BlockReason::CorruptJournal, message, json!(null)).await;
+                        block_for(&engine, &run, BlockReason::CorruptJournal, message, json!(null)).await;
                         Next::Rest { wake_at: None }
                     }
                     StoreError::Invalid(_) => {
                         let message = format!("a fault of this host, please report it: {error}");
-                        block(&engine, &run, BlockReason::HostFault, message, json!(null)).await;
+                        block_for(&engine, &run, BlockReason::HostFault, message, json!(null)).await;
                         Next::Rest { wake_at: None }
                     }
                     error if error.may_retry() => {
@@ -117,7 +117,7 @@ async fn activate(
         Err(Error::Store(error)) => return Err(error),
         Err(error) => {
             let message = format!("the run's component cannot be loaded: {error}");
-            block(engine, run, BlockReason::Component, message, json!(null)).await;
+            block_for(engine, run, BlockReason::Component, message, json!(null)).await;
             return Ok(Next::Rest { wake_at: None });
         }
     };
@@ -186,7 +186,7 @@ async fn settle(
                  `onemark runs upgrade {run} --component DIGEST`",
                 describe(&trap)
             );
-            block(engine, run, BlockReason::Trap, message, json!(trap)).await;
+            block_for(engine, run, BlockReason::Trap, message, json!(trap)).await;
             rest
         }
         WorkflowEnd::Corrupt { seq, what } => Err(corrupt(run, &GuestError::Corrupt { seq, what })),
@@ -212,7 +212,7 @@ async fn block_as_diverged(engine: &Engine, run: &RunId, divergence: Divergence)
          `onemark runs upgrade {run} --component DIGEST`",
         report.message
     );
-    block(engine, run, BlockReason::Nondeterminism, message, json!(report)).await;
+    block_for(engine, run, BlockReason::Nondeterminism, message, json!(report)).await;
 }
 
 fn describe(trap: &Trap) -> String {
@@ -261,19 +261,25 @@ fn outcome_entry(outcome: Result<String, String>, limits: &Limits) -> NewEntry {
     }
 }
 
-async fn block(
+async fn block_for(
     engine: &Engine,
     run: &RunId,
     reason: BlockReason,
     message: String,
     detail: serde_json::Value,
 ) {
-    tracing::warn!(%run, ?reason, message, "run blocked");
     let blocked = Blocked {
         reason,
         message,
+        step: None,
         detail,
     };
+    block(engine, run, blocked).await;
+}
+
+/// Marks the run as blocked, as soon as the store can write.
+pub async fn block(engine: &Engine, run: &RunId, blocked: Blocked) {
+    tracing::warn!(%run, reason = ?blocked.reason, message = blocked.message, "run blocked");
     loop {
         match engine.0.store.block(run, engine.0.fence, blocked.clone()).await {
             Err(error) if error.may_retry() => tokio::time::sleep(WRITE_RETRY).await,

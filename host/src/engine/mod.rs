@@ -8,6 +8,7 @@ mod attempt;
 mod carry_on;
 mod components;
 mod error;
+mod held;
 mod hooks;
 mod registry;
 mod replay;
@@ -31,8 +32,8 @@ use registry::Registry;
 pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
-    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, RunResult, StartHook,
-    StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, Resolution, RetryReceipt,
+    RetryRequest, RunResult, StartHook, StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
 
 /// Sizes and times of an engine. The defaults suit one small machine.

@@ -17,9 +17,9 @@ pub use divergence::{Call, Divergence};
 pub use entry::{
     Body, CallNo, Entry, Event, HookNo, HookSpec, Lineage, NewEntry, PayloadType, Seq, Started, Timestamp,
 };
-pub use options::{Backoff, Limits, StepOptions, StepOverrides};
+pub use options::{Backoff, Limits, StepOptions, StepOverrides, Then};
 pub use outcome::{AttemptError, Failure, FailureKind};
 pub use replay::{Begun, GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
 pub use template::{Template, TemplateError};
-pub use work::{OpenStep, OpenTimer, Work};
+pub use work::{Hold, LastAttempt, OpenStep, OpenTimer, Work};

@@ -17,6 +17,7 @@ pub struct Failure {
     /// What lies behind it, nearest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
+    /// Nobody knows whether the step took effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outcome_unknown: bool,
 }
@@ -32,6 +33,8 @@ pub enum FailureKind {
     Trap,
     OutOfFuel,
     OutOfMemory,
+    /// The attempt was cut off with its host.
+    Interrupted,
     /// An input or result is over the limit.
     TooLarge,
     /// Another run owns the token.
@@ -74,6 +77,9 @@ pub struct AttemptError {
     /// How long to wait before it, instead of the backoff.
     #[serde(default)]
     pub retry_after_ms: Option<u64>,
+    /// Nobody knows whether the attempt took effect; no other attempt follows by itself.
+    #[serde(default)]
+    pub outcome_unknown: bool,
 }
 
 fn yes() -> bool {

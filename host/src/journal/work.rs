@@ -16,8 +16,67 @@ pub struct OpenStep {
     pub scheduled: Seq,
     /// Attempts that began, as far as the journal knows.
     pub attempts: u32,
-    /// When the next attempt may begin; `None` at once, or one was cut off.
-    pub retry_at: Option<Timestamp>,
+    /// Those before a person last let the step be tried again. They count for nothing but their numbers.
+    pub forgiven: u32,
+    /// When the first attempt after those began.
+    pub first_at: Option<Timestamp>,
+    pub last: LastAttempt,
+}
+
+/// What became of the last attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastAttempt {
+    /// There was none, or a person let the step be tried again: one may begin.
+    None,
+    /// It began. Where nobody carries it out, it was cut off.
+    Begun,
+    Failed {
+        /// The entry whose body is the failure.
+        seq: Seq,
+        retry_at: Option<Timestamp>,
+        outcome_unknown: bool,
+    },
+}
+
+/// Why no attempt begins before a person says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    UnknownOutcome,
+    StepFailed,
+    KeyExpired,
+}
+
+impl OpenStep {
+    /// When the next attempt may begin, if that is known.
+    pub fn retry_at(&self) -> Option<Timestamp> {
+        match self.last {
+            LastAttempt::Failed { retry_at, .. } => retry_at,
+            LastAttempt::None | LastAttempt::Begun => None,
+        }
+    }
+
+    /// Whether whoever was given the key may have forgotten it at that time.
+    pub fn key_expired(&self, at: Timestamp) -> bool {
+        let ttl = self.options.key_ttl_ms.zip(self.first_at);
+        ttl.is_some_and(|(ttl, first)| at > first.saturating_add(ttl))
+    }
+
+    /// What keeps the step from an attempt at `now` or when its next one is due.
+    pub fn hold(&self, now: Timestamp) -> Option<Hold> {
+        if let LastAttempt::Failed {
+            retry_at: None,
+            outcome_unknown,
+            ..
+        } = self.last
+        {
+            return Some(match outcome_unknown {
+                true => Hold::UnknownOutcome,
+                false => Hold::StepFailed,
+            });
+        }
+        let next = self.retry_at().map_or(now, |at| at.max(now));
+        self.key_expired(next).then_some(Hold::KeyExpired)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,24 +108,39 @@ impl Work {
                     options: options.clone(),
                     scheduled: entry.seq,
                     attempts: 0,
-                    retry_at: None,
+                    forgiven: 0,
+                    first_at: None,
+                    last: LastAttempt::None,
                 };
                 self.steps.insert(*call, open);
             }
             Event::AttemptStarted { call, attempt } => {
                 if let Some(step) = self.steps.get_mut(call) {
                     step.attempts = *attempt;
-                    step.retry_at = None;
+                    step.first_at.get_or_insert(entry.at);
+                    step.last = LastAttempt::Begun;
                 }
             }
             Event::AttemptFailed {
                 call,
                 attempt,
                 retry_at,
+                outcome_unknown,
             } => {
                 if let Some(step) = self.steps.get_mut(call) {
                     step.attempts = *attempt;
-                    step.retry_at = Some(*retry_at);
+                    step.last = LastAttempt::Failed {
+                        seq: entry.seq,
+                        retry_at: *retry_at,
+                        outcome_unknown: *outcome_unknown,
+                    };
+                }
+            }
+            Event::StepRetried { call } => {
+                if let Some(step) = self.steps.get_mut(call) {
+                    step.forgiven = step.attempts;
+                    step.first_at = None;
+                    step.last = LastAttempt::None;
                 }
             }
             Event::TimerSet { call, due, .. } => {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::{
-    Admission, Delivered, Delivery, Disposed, HookRef, HookState, Owner, Park, Result, StoreError,
-    TOMBSTONE_MS,
+    Admission, Blocked, Decision, Delivered, Delivery, Disposed, HookRef, HookState, Owner, Park, Result,
+    Settled, Settlement, StoreError, TOMBSTONE_MS,
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
@@ -72,14 +72,16 @@ impl Standing {
     }
 
     /// After one more entry. Whoever wrote it, a resting run has something to do; one that is blocked
-    /// stays so until it is upgraded or ends.
+    /// stays so until it is upgraded, a person decides about the step that blocked it, or it ends.
     pub fn after(self, event: &Event, at: Timestamp) -> Result<Self> {
         let folded = RunStatus::next(Some(self.folded), event)?;
         let activity = match self.activity {
             Activity::Ended { .. } => self.activity,
             _ if folded.is_terminal() => Activity::Ended { at },
             Activity::Ready { .. } => self.activity,
-            Activity::Blocked if !matches!(event, Event::Upgraded { .. }) => self.activity,
+            Activity::Blocked if !matches!(event, Event::Upgraded { .. }) && !event.is_decision() => {
+                self.activity
+            }
             Activity::Blocked | Activity::Parked { .. } => Activity::Ready { since: at },
         };
         Ok(Self { folded, activity })
@@ -283,13 +285,16 @@ fn identity(event: &Event) -> Option<Identity> {
         Event::Started(_)
         | Event::PayloadReceived { .. }
         | Event::Upgraded { .. }
+        | Event::StepRetried { .. }
+        | Event::StepCompleted { resolved: true, .. }
+        | Event::StepFailed { resolved: true, .. }
         | Event::HookClosed { call: None, .. }
         | Event::HookDisposed { call: None, .. } => return None,
         Event::HookClaimed { call, .. } | Event::HookConflicted { call, .. } => open_identity(*call),
         Event::AttemptStarted { call, attempt }
         | Event::AttemptFailed { call, attempt, .. }
-        | Event::StepCompleted { call, attempt }
-        | Event::StepFailed { call, attempt } => Identity::Call(event.name(), *call, *attempt),
+        | Event::StepCompleted { call, attempt, .. }
+        | Event::StepFailed { call, attempt, .. } => Identity::Call(event.name(), *call, *attempt),
         Event::StepScheduled { call, .. }
         | Event::TimerSet { call, .. }
         | Event::TimerFired { call }
@@ -433,6 +438,51 @@ pub fn dispose(last: Option<&Claim>, now: Timestamp) -> std::result::Result<Hook
     }
 }
 
+/// What becomes of a person's decision, or why nothing does.
+pub fn settle_step(
+    settlement: Settlement,
+    status: RunStatus,
+    blocked: Option<&Blocked>,
+) -> std::result::Result<(Event, Option<Body>), Settled> {
+    if status.is_terminal() {
+        return Err(Settled::Ended { status });
+    }
+    let Some(blocked) = blocked else {
+        return Err(Settled::NotBlocked { status });
+    };
+    let reason = blocked.reason;
+    let Some(step) = &blocked.step else {
+        return Err(Settled::OtherReason { reason });
+    };
+    let call = step.call;
+    if settlement.call.is_some_and(|asked| asked != call) {
+        return Err(Settled::OtherCall { call });
+    }
+    if !settlement.reasons.contains(&reason) {
+        return Err(Settled::OtherReason { reason });
+    }
+    let (attempt, resolved) = (step.attempt, true);
+    Ok(match settlement.decision {
+        Decision::Result(value) => (
+            Event::StepCompleted {
+                call,
+                attempt,
+                resolved,
+            },
+            Some(value),
+        ),
+        Decision::Failure(failure) => (
+            Event::StepFailed {
+                call,
+                attempt,
+                resolved,
+            },
+            Some(failure),
+        ),
+        Decision::Retry => (Event::StepRetried { call }, None),
+    })
+}
+
 // ---- receipts --------------------------------------------------------------------------------------
 
 /// The answer to a keyed request.
@@ -528,7 +578,11 @@ mod tests {
 
     #[test]
     fn what_is_sent_twice_is_written_once() {
-        let done = |call| Event::StepCompleted { call, attempt: 1 };
+        let done = |call| Event::StepCompleted {
+            call,
+            attempt: 1,
+            resolved: false,
+        };
         let took = Event::PayloadsTaken { hook: 0, count: 1 };
         let tail: Vec<_> = [done(0), Event::PayloadReceived { hook: 0 }, took.clone()]
             .into_iter()

@@ -8,6 +8,7 @@ use super::{Begun, GuestError, PromiseId, Replay, Result};
 use crate::journal::divergence::{Call, Divergence};
 use crate::journal::entry::{Body, CallNo, Entry, Event, NewEntry, Seq, Timestamp};
 use crate::journal::options::StepOptions;
+use crate::journal::outcome::{Failure, FailureKind};
 
 /// What a call found in the journal.
 pub(super) enum Found {
@@ -43,9 +44,31 @@ impl Replay {
                 closure: false,
                 options: options().map_err(GuestError::Misuse)?,
             };
-            self.new.push(NewEntry::with_body(event, Body::new(input)));
+            let body = Body::new(input);
+            match self.refused_input(name, body.len) {
+                None => self.new.push(NewEntry::with_body(event, body)),
+                Some(refused) => {
+                    // Its length and digest are enough to compare it.
+                    self.new
+                        .push(NewEntry::with_body(event, Body { text: None, ..body }));
+                    let failed = Event::StepFailed {
+                        call,
+                        attempt: 0,
+                        resolved: false,
+                    };
+                    self.new
+                        .push(NewEntry::with_body(failed, Body::new(refused.to_json())));
+                }
+            }
         }
         Ok(self.promise_for_call())
+    }
+
+    /// Why a step is not attempted with an input of that many bytes.
+    fn refused_input(&self, step: &str, bytes: u64) -> Option<Failure> {
+        let limit = self.started.limits.body_bytes;
+        let text = format!("the input of step `{step}` has {bytes} bytes; the limit is {limit}");
+        (bytes > limit).then(|| Failure::new(FailureKind::TooLarge, text))
     }
 
     /// Announces a closure as a step.

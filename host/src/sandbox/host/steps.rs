@@ -18,14 +18,9 @@ impl Host for Guest {
         options: String,
     ) -> wasmtime::Result<Resource<PromiseHandle>> {
         let limit = self.workflow("steps.call")?.replay.started().limits.body_bytes;
-        if input.len() as u64 > limit {
-            return Err(Refused(format!(
-                "the input of step `{name}` has {} bytes; the limit is {limit}",
-                input.len()
-            ))
-            .into());
-        }
-        let asked = (name.len() + input.len() + options.len()) as u64;
+        // An input over the limit is not kept.
+        let kept = Some(input.len()).filter(|bytes| *bytes as u64 <= limit);
+        let asked = (name.len() + kept.unwrap_or_default() + options.len()) as u64;
         self.ask(asked)?;
         let WorkflowGuest { replay, manifest, .. } = self.workflow("steps.call")?;
         let pinned = || -> Result<StepOptions, String> {

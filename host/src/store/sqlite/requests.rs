@@ -13,7 +13,7 @@ use crate::journal::{Body, Entry, Event, HookNo, NewEntry, Seq, Timestamp};
 use crate::store::decide::{self, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
     Admission, Append, Appended, Blocked, Delivered, Delivery, DeliveryReceipt, Disposed, Fence, NewRun,
-    StoreError, StoredComponent, Upgraded,
+    Settled, Settlement, StoreError, StoredComponent, Upgraded,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -362,6 +362,19 @@ pub fn upgrade(writing: &mut Writing, run: &RunId, component: Digest, now: Times
     }
     push_one(writing, run, Event::Upgraded { component }, None, now)?;
     Ok(Upgraded::Done)
+}
+
+pub fn settle_step(writing: &mut Writing, settlement: Settlement) -> Result<Settled> {
+    let (id, now) = (settlement.run.clone(), settlement.now);
+    let Some(run) = runs::get(&writing.conn, &id)? else {
+        return Ok(Settled::NotFound);
+    };
+    let (event, body) = match decide::settle_step(settlement, run.status, run.blocked.as_ref()) {
+        Ok(settled) => settled,
+        Err(refused) => return Ok(refused),
+    };
+    push_one(writing, &id, event, body, now)?;
+    Ok(Settled::Done)
 }
 
 pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {
