@@ -14,8 +14,8 @@ use crate::json::{NotJson, to_json};
 pub use crate::manifest::{
     HasNoSchema, HasSchema, InputSchema, Outcome, Probe, StepDefinition, WorkflowDefinition, schema_of,
 };
-pub use crate::step::{StepOptions, Then};
 use crate::step::{StepBody, StepCall, StepOutput};
+pub use crate::step::{StepOptions, Then};
 use crate::step_error::{Retry, StepError};
 use crate::time::milliseconds;
 use crate::workflow::{WorkflowOutput, WorkflowResult};

@@ -12,6 +12,7 @@ mod crash;
 mod demo;
 mod determinism;
 mod eviction;
+mod held;
 mod hooks;
 mod start;
 mod store_contract;

@@ -26,12 +26,12 @@ fn left(marks: &Marks) -> Vec<(String, u32, String)> {
 }
 
 /// `name attempt` of the entries about attempts of this call.
-fn attempts(journal: &[Entry], of: u32) -> Vec<String> {
+pub fn attempts(journal: &[Entry], of: u32) -> Vec<String> {
     let about = journal.iter().filter_map(|entry| match entry.event {
         Event::AttemptStarted { call, attempt }
         | Event::AttemptFailed { call, attempt, .. }
-        | Event::StepCompleted { call, attempt }
-        | Event::StepFailed { call, attempt } => Some((call, attempt, entry.event.name())),
+        | Event::StepCompleted { call, attempt, .. }
+        | Event::StepFailed { call, attempt, .. } => Some((call, attempt, entry.event.name())),
         _ => None,
     });
     about
@@ -143,7 +143,8 @@ async fn through_three_backoffs(host: &TestHost, run: &RunId) -> Vec<u64> {
             Event::AttemptFailed {
                 call: 0,
                 attempt,
-                retry_at
+                retry_at: Some(retry_at),
+                outcome_unknown: false,
             }
         );
         assert_eq!(last.at, now);
@@ -298,7 +299,8 @@ async fn c06_an_error_says_when_to_retry() {
         Event::AttemptFailed {
             call: 0,
             attempt: 1,
-            retry_at
+            retry_at: Some(retry_at),
+            outcome_unknown: false,
         }
     );
 
@@ -438,7 +440,8 @@ async fn c08_a_timeout_interrupts_a_pure_loop() {
         let failed = at(Event::AttemptFailed {
             call: 0,
             attempt: 1,
-            retry_at: 0,
+            retry_at: None,
+            outcome_unknown: false,
         });
         println!("cut off after {} ms", failed - started);
         assert!(

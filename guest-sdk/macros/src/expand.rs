@@ -5,7 +5,9 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Attribute, Error};
 
-use crate::validate::{Body, Parameter, Passed, Retry, Step, StepError, Then, Workflow, option_item, plain_name};
+use crate::validate::{
+    Body, Parameter, Passed, Retry, Step, StepError, Then, Workflow, option_item, plain_name,
+};
 
 /// The errors, and the item as it was written: what calls it shall not be reported as well.
 pub fn errors(errors: Error, item: &TokenStream) -> TokenStream {

@@ -145,9 +145,7 @@ pub fn step(Function { options, item }: Function) -> Result<Step> {
         .take("key_ttl")
         .and_then(|length| errors.keep(duration(&length)));
     let on_unknown = found.take("on_unknown").and_then(|it| errors.keep(then(&it)));
-    let on_exhausted = found
-        .take("on_exhausted")
-        .and_then(|it| errors.keep(then(&it)));
+    let on_exhausted = found.take("on_exhausted").and_then(|it| errors.keep(then(&it)));
     let name = found.text(&mut errors, "name");
     let function = body(&mut errors, "step", item, name.as_ref());
     if let (Some(key), Some(function)) = (&key, &function) {

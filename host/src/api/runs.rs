@@ -329,7 +329,9 @@ pub async fn resolve(
 ) -> Result<Json<RunInfo>> {
     let call = body.call;
     let resolution = body.into_resolution()?;
-    Ok(Json(engine.resolve_step(&RunId::new(id)?, call, resolution).await?))
+    Ok(Json(
+        engine.resolve_step(&RunId::new(id)?, call, resolution).await?,
+    ))
 }
 
 /// Says nothing, but in JSON; see [`JsonBody`].

@@ -254,11 +254,7 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
 }
 
 async fn resolve(args: ResolveArgs, global: &Global) -> anyhow::Result<()> {
-    let OutcomeArgs {
-        result,
-        error,
-        retry,
-    } = args.outcome;
+    let OutcomeArgs { result, error, retry } = args.outcome;
     // As text: reading and writing it anew could change its numbers.
     let result: Option<Box<RawValue>> = result
         .map(RawValue::from_string)
@@ -321,7 +317,10 @@ async fn upgrade(id: &str, component: &str, global: &Global) -> anyhow::Result<(
 
 /// Asks for something to be done with a run, and shows how it stands then.
 async fn act(id: &str, what: &str, body: String, global: &Global) -> anyhow::Result<()> {
-    let answer = global.client()?.post(&["v1", "runs", id, what], body, None).await?;
+    let answer = global
+        .client()?
+        .post(&["v1", "runs", id, what], body, None)
+        .await?;
     if global.json() {
         output::print(&answer.text)?;
         return Ok(());

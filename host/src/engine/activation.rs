@@ -18,8 +18,8 @@ use super::held;
 use super::registry::Signal;
 use crate::ids::RunId;
 use crate::journal::{
-    Body, CallNo, Divergence, Entry, Event, GuestError, LastAttempt, Limits, NewEntry, OpenStep,
-    Replay, Timestamp,
+    Body, CallNo, Divergence, Entry, Event, GuestError, LastAttempt, Limits, NewEntry, OpenStep, Replay,
+    Timestamp,
 };
 use crate::sandbox::{AttemptEnd, Component, LogSink, Owner};
 use crate::store::{Append, Appended, Park, StoreError};

@@ -31,7 +31,12 @@ impl Engine {
     /// [`Error::RunNotFound`], [`Error::RunEnded`], [`Error::NotBlocked`], [`Error::BlockedOtherwise`] and
     /// [`Error::BlockedElsewhere`] when no such step blocks the run; [`Error::TooLarge`] and
     /// [`Error::InvalidRequest`] when the outcome cannot be kept.
-    pub async fn resolve_step(&self, run: &RunId, call: Option<CallNo>, resolution: Resolution) -> Result<RunInfo> {
+    pub async fn resolve_step(
+        &self,
+        run: &RunId,
+        call: Option<CallNo>,
+        resolution: Resolution,
+    ) -> Result<RunInfo> {
         let decision = match resolution {
             Resolution::Result(value) => Decision::Result(self.checked_outcome("the result", &value)?),
             Resolution::Error { message, error } => {
@@ -75,12 +80,18 @@ impl Engine {
         loop {
             let page = self.0.store.runs(filter.clone()).await?;
             let last = page.last().map(|run| run.id.clone());
-            let blocked = |run: &RunInfo| run.blocked.as_ref().is_some_and(|why| reasons.contains(&why.reason));
+            let blocked = |run: &RunInfo| {
+                run.blocked
+                    .as_ref()
+                    .is_some_and(|why| reasons.contains(&why.reason))
+            };
             for run in page.into_iter().filter(blocked) {
                 match self.settle(&run.id, None, reasons, Decision::Retry).await {
                     Ok(_) => retried.push(run.id),
                     // It was decided about, or ended, meanwhile.
-                    Err(Error::NotBlocked { .. } | Error::RunEnded { .. } | Error::BlockedOtherwise { .. }) => {}
+                    Err(
+                        Error::NotBlocked { .. } | Error::RunEnded { .. } | Error::BlockedOtherwise { .. },
+                    ) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -143,7 +154,8 @@ pub fn blocked(run: &RunId, call: CallNo, open: &OpenStep, hold: Hold, replay: &
         None => String::new(),
     };
     let retry = format!("`onemark runs retry {run}`");
-    let resolve = format!("`onemark runs resolve {run} --call {call}` with `--result JSON` or `--error TEXT`");
+    let resolve =
+        format!("`onemark runs resolve {run} --call {call}` with `--result JSON` or `--error TEXT`");
     let (reason, message) = match hold {
         Hold::UnknownOutcome => (
             BlockReason::UnknownOutcome,

@@ -5,6 +5,7 @@ mod changing;
 mod clocks;
 mod closures;
 mod forbidden;
+mod held;
 mod hooks;
 mod marks;
 mod steps;

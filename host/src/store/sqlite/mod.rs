@@ -157,7 +157,9 @@ impl Store for SqliteStore {
     }
 
     async fn settle_step(&self, settlement: Settlement) -> Result<Settled> {
-        self.writer.run(move |w| requests::settle_step(w, settlement)).await
+        self.writer
+            .run(move |w| requests::settle_step(w, settlement))
+            .await
     }
 
     async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {
