@@ -1,13 +1,15 @@
 //! Steps that wait for a person: of which nobody knows whether they took effect, that have no retries left, whose
 //! key has expired.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use onemark::clock::ManualClock;
 use onemark::engine::{EngineConfig, Error, Resolution, RetryRequest};
 use onemark::ids::RunId;
-use onemark::journal::{Event, Limits, RunStatus};
-use onemark::store::{BlockReason, Blocked};
-use onemark_tests::{Marks, StoreKind, TestHost, on_each_store};
+use onemark::journal::{Entry, Event, Limits, RunStatus};
+use onemark::store::{BlockReason, Blocked, RunInfo, StoreError};
+use onemark_tests::{Marks, Refuse, StoreKind, TestHost, on_each_store};
 use serde_json::{Value, json};
 
 use crate::steps::attempts;
@@ -23,6 +25,8 @@ on_each_store!(
     c18_many_runs_are_let_go_on_at_once,
     c20_a_key_that_will_have_expired_blocks,
     c14_a_step_that_lost_is_not_tried_again,
+    c15_a_result_that_cannot_be_saved_is_kept,
+    c15_nothing_begins_at_most_once_without_its_entry,
 );
 
 async fn with_marks(kind: StoreKind) -> (TestHost, Marks) {
@@ -347,6 +351,88 @@ async fn c14_a_step_that_lost_is_not_tried_again(kind: StoreKind) {
     assert_eq!(marks.count("after"), 2);
 }
 
+// ---- C15 -------------------------------------------------------------------------------------------
+
+async fn c15_a_result_that_cannot_be_saved_is_kept(kind: StoreKind) {
+    let marks = Marks::start().await;
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000));
+    let config = EngineConfig {
+        max_attempts: 1,
+        ..EngineConfig::default()
+    };
+    let http = [marks.authority()];
+    let (host, store) = TestHost::with_faults(kind, config, Some(clock), &http).await;
+    let leave = async |names: &[&str]| {
+        let input = json!({ "marks": marks.url(), "names": names, "token": names[0] });
+        host.start("leave_marks", input).await
+    };
+    marks.hold("first");
+    let run = leave(&["first", "second"]).await;
+    marks.reached("first", 1).await;
+    // Waits for the only place among the attempts.
+    let waits = leave(&["third"]).await;
+    let asleep = host.start("sleeps", json!({ "lengths_ms": [1000] })).await;
+    host.reached(&asleep, RunStatus::Suspended).await;
+    for run in [&run, &waits] {
+        host.until(run, |info| info.entries >= 2).await;
+    }
+
+    store.refuse(Refuse::Writes);
+    host.advance(Duration::from_secs(1));
+    store.refused(&asleep, 1).await;
+    // The store is known to refuse: what is at work may end, and nothing begins.
+    marks.let_go();
+    store.refused(&run, 2).await;
+    assert_eq!((marks.count("second"), marks.count("third")), (0, 0));
+    let unsaved = host.journal(&run).await;
+    assert!(!unsaved.iter().any(|entry| entry.event.completes_call().is_some()));
+    // Nothing is acknowledged; looking works.
+    let started = host.try_start("sleeps", json!({ "lengths_ms": [0] }), &[]).await;
+    assert!(
+        matches!(started, Err(Error::Store(StoreError::Unavailable(_)))),
+        "{started:?}"
+    );
+    let delivered = host.deliver("first", json!(1)).await;
+    assert!(
+        matches!(delivered, Err(Error::Store(StoreError::Unavailable(_)))),
+        "{delivered:?}"
+    );
+
+    store.refuse(Refuse::Nothing);
+    for run in [&run, &waits, &asleep] {
+        host.output(run).await;
+        host.agrees(run).await;
+    }
+    let mut left: Vec<_> = marks
+        .all()
+        .into_iter()
+        .map(|mark| (mark.name, mark.attempt))
+        .collect();
+    left.sort();
+    let once = |name: &str| (name.to_owned(), 1);
+    assert_eq!(left, [once("first"), once("second"), once("third")]);
+}
+
+async fn c15_nothing_begins_at_most_once_without_its_entry(kind: StoreKind) {
+    let marks = Marks::start().await;
+    let http = [marks.authority()];
+    let (host, store) = TestHost::with_faults(kind, EngineConfig::default(), None, &http).await;
+    // Its workflow waits for a payload, then calls the step.
+    let input = json!({ "marks": marks.url(), "how": "well" });
+    let run = host
+        .start_with("runs_once_after_a_payload", input, &["c15"])
+        .await;
+    host.reached(&run, RunStatus::Suspended).await;
+    store.refuse(Refuse::Appends);
+    host.deliver("c15", json!(1)).await.unwrap();
+    store.refused(&run, 2).await;
+    assert_eq!(marks.count("well"), 0);
+    store.refuse(Refuse::Nothing);
+    assert_eq!(host.output(&run).await, "well");
+    assert_eq!(marks.count("well"), 1);
+    host.agrees(&run).await;
+}
+
 // ---- C17 -------------------------------------------------------------------------------------------
 
 async fn c17_an_input_over_the_limit_is_a_typed_error(kind: StoreKind) {
@@ -361,7 +447,7 @@ async fn c17_an_input_over_the_limit_is_a_typed_error(kind: StoreKind) {
     let journal = host.journal(&run).await;
     assert_eq!(attempts(&journal, 0), ["step_failed 0"]);
     // What was refused is not kept.
-    let kept = |entry: &onemark::journal::Entry| entry.body.as_ref()?.text.as_ref().map(|text| text.len());
+    let kept = |entry: &Entry| entry.body.as_ref()?.text.as_ref().map(|text| text.len());
     assert!(journal.iter().filter_map(kept).all(|bytes| bytes < 1000));
     let host = host.restart().await;
     host.agrees(&run).await;
@@ -402,7 +488,7 @@ async fn c18_a_step_without_retries_left_waits_for_a_retry(kind: StoreKind) {
     assert_eq!(blocked(&host, &run, BlockReason::StepFailed, 0).await, why);
     // Its retries count anew each time, its attempts go on.
     host.engine.retry(&run).await.unwrap();
-    let fourth = |info: &onemark::store::RunInfo| {
+    let fourth = |info: &RunInfo| {
         let step = info.blocked.as_ref().and_then(|blocked| blocked.step.as_ref());
         step.is_some_and(|step| step.attempt == 4)
     };
@@ -530,7 +616,7 @@ async fn c20_a_key_that_will_have_expired_blocks(kind: StoreKind) {
 #[tokio::test(flavor = "multi_thread")]
 async fn c20_a_key_that_expired_while_the_host_was_down_blocks() {
     let marks = Marks::start().await;
-    let clock = std::sync::Arc::new(onemark::clock::ManualClock::new(1_800_000_000_000));
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000));
     let config = EngineConfig::default();
     let host = TestHost::with(StoreKind::Sqlite, config, Some(clock), &[marks.authority()]).await;
     marks.hold("ttl");

@@ -119,7 +119,7 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
         2 => (0..3u32).prop_map(|hook| Want::Close { hook }),
         2 => (0..3u32).prop_map(|hook| Want::Dispose { hook }),
         2 => (0..2u32, 1..3u32).prop_map(|(hook, count)| Want::Take { hook, count }),
-        2 => Just(Want::End),
+        3 => Just(Want::End),
         1 => Just(Want::Illegal),
     ];
     prop::collection::vec(want, 0..4)
@@ -152,7 +152,7 @@ fn op() -> impl Strategy<Value = Op> {
         7 => (token.clone(), maybe_key, 0..2u8, checked)
             .prop_map(|(token, key, payload, checked)| Op::Deliver { token, key, payload, checked }),
         2 => token.prop_map(|token| Op::Dispose { token }),
-        2 => (id.clone(), prop::option::of((0..2u32, 0..HELD.len())))
+        1 => (id.clone(), prop::option::weighted(0.7, (0..2u32, 0..HELD.len())))
             .prop_map(|(id, at)| Op::Block { id, at }),
         3 => (id.clone(), prop::option::of(0..2u32), 0..3u8)
             .prop_map(|(id, call, decision)| Op::Settle { id, call, decision }),
@@ -530,7 +530,7 @@ fn random_operations_reach_every_state() {
     let mut runner = TestRunner::deterministic();
     let ops = prop::collection::vec(op(), 100);
     let mut met = HashMap::new();
-    for _ in 0..8 {
+    for _ in 0..20 {
         for (what, count) in agree(ops.new_tree(&mut runner).unwrap().current()) {
             *met.entry(what).or_insert(0) += count;
         }

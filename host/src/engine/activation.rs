@@ -13,6 +13,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::Engine;
 use super::attempt::{Pending, Verdict, cut_off, judge};
+use super::backlog::Kept;
 use super::carry_on::block;
 use super::held;
 use super::registry::Signal;
@@ -48,7 +49,8 @@ pub enum Stop {
     Diverged(Box<Divergence>),
 }
 
-/// Appends, and tries again for as long as the store cannot write: what finished is kept meanwhile.
+/// Appends, and tries again for as long as the store cannot write: what finished is kept meanwhile, and no attempt
+/// of any run begins.
 pub async fn save(
     engine: &Engine,
     run: &RunId,
@@ -56,6 +58,7 @@ pub async fn save(
     entries: Vec<NewEntry>,
     park: Option<Park>,
 ) -> Result<Appended, StoreError> {
+    let mut refused = None;
     loop {
         let append = Append {
             run: run.clone(),
@@ -68,6 +71,7 @@ pub async fn save(
         match engine.0.store.append(append).await {
             Err(error) if error.may_retry() => {
                 tracing::warn!(%run, %error, "not saved yet; trying again");
+                refused.get_or_insert_with(|| engine.0.backlog.refused());
                 tokio::time::sleep(WRITE_RETRY).await;
             }
             result => return result.inspect_err(|error| engine.note_failure(error)),
@@ -105,6 +109,8 @@ pub struct Activation {
     queued: Option<PermitFuture>,
     /// Entries that the next commit carries.
     unsaved: Vec<NewEntry>,
+    /// The outcomes among them, for the common bound of their size.
+    kept: Vec<Kept>,
     /// When they must be visible.
     flush_at: Option<Instant>,
     /// Wakes this task for that. Set anew only when it has gone off: most commits come long before.
@@ -161,6 +167,7 @@ impl Activation {
             attempts: JoinSet::new(),
             queued: None,
             unsaved: Vec::new(),
+            kept: Vec::new(),
             flush_at: None,
             flush: Box::pin(tokio::time::sleep(VISIBLE_AFTER)),
         }
@@ -341,6 +348,11 @@ impl Activation {
 
     /// Takes in what became of an attempt; true when the guest has something to observe.
     fn judged(&mut self, call: CallNo, verdict: Verdict, replay: &Replay) -> Outcome<bool> {
+        if let Verdict::Done(entry) | Verdict::Again(entry, _) | Verdict::Held(entry) = &verdict
+            && let NewEntry::Event { body: Some(body), .. } = entry
+        {
+            self.kept.push(self.engine.0.backlog.outcome(body.len));
+        }
         Ok(match verdict {
             Verdict::Done(entry) => {
                 self.steps.remove(&call);
@@ -422,7 +434,8 @@ impl Activation {
         self.running.len() + self.committing.len() + usize::from(self.alone.is_some())
     }
 
-    /// Begins as many attempts as the budgets allow. Where the common one is used up, the run queues for it.
+    /// Begins as many attempts as the budgets allow. Where the common one is used up, or the store has to catch up,
+    /// the run queues for it.
     fn begin_attempts(&mut self, replay: &Replay) -> Outcome<()> {
         while self.held.is_empty() && self.attempts_begun() < self.engine.0.config.max_attempts_per_run {
             let Some(call) = self.ready.front().copied() else {
@@ -436,9 +449,17 @@ impl Activation {
             if self.queued.is_some() {
                 return Ok(());
             }
-            let budget = self.engine.0.attempts.clone();
-            let Ok(permit) = budget.clone().try_acquire_owned() else {
-                self.queued = Some(Box::pin(budget.acquire_owned()));
+            let (budget, backlog) = (self.engine.0.attempts.clone(), self.engine.0.backlog.clone());
+            let permit = match backlog.is_open() {
+                true => budget.clone().try_acquire_owned().ok(),
+                false => None,
+            };
+            let Some(permit) = permit else {
+                self.queued = Some(Box::pin(async move {
+                    let permit = budget.acquire_owned().await;
+                    backlog.open().await;
+                    permit
+                }));
                 return Ok(());
             };
             self.ready.pop_front();
@@ -632,6 +653,7 @@ impl Activation {
         self.flush_at = None;
         let saved = save(&self.engine, &self.run, replay.seen(), entries, park).await;
         let saved = saved.map_err(Stop::Store)?;
+        self.kept.clear();
         for (call, attempt) in std::mem::take(&mut self.committing) {
             self.spawn(call, attempt);
         }

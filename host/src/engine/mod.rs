@@ -5,6 +5,7 @@
 mod activation;
 mod admit;
 mod attempt;
+mod backlog;
 mod carry_on;
 mod components;
 mod error;
@@ -26,6 +27,7 @@ use crate::journal::Limits;
 use crate::sandbox::Sandbox;
 use crate::store::{Fence, Store, StoreError};
 
+use backlog::Backlog;
 use components::Components;
 use registry::Registry;
 
@@ -80,6 +82,7 @@ struct Inner {
     components: Components,
     registry: Registry,
     attempts: Arc<Semaphore>,
+    backlog: Backlog,
     /// Why the engine stopped for good; see [`Engine::failed`].
     failure: watch::Sender<Option<StoreError>>,
 }
@@ -100,6 +103,7 @@ impl Engine {
             components: Components::default(),
             registry: Registry::new(config.max_resident),
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
+            backlog: Backlog::new(),
             failure: watch::Sender::new(None),
             store,
             sandbox,

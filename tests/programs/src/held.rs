@@ -76,6 +76,13 @@ async fn runs_once(marks: String, how: String, fail: bool, token: String) -> Wor
     Ok(seen(once(&marks, &how).on_unknown(then).timeout(timeout).await))
 }
 
+/// As [`runs_once`], once a payload has come.
+#[workflow]
+async fn runs_once_after_a_payload(marks: String, how: String) -> WorkflowResult<String> {
+    start_hook::<u64>()?.next().await?;
+    Ok(seen(once(&marks, &how).await))
+}
+
 /// As [`runs_once`], in a closure.
 #[workflow]
 async fn closure_runs_once(marks: String, how: String, fail: bool) -> WorkflowResult<String> {
