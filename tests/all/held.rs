@@ -9,7 +9,7 @@ use onemark::engine::{EngineConfig, Error, Resolution, RetryRequest};
 use onemark::ids::RunId;
 use onemark::journal::{Entry, Event, Limits, RunStatus};
 use onemark::store::{BlockReason, Blocked, RunInfo, StoreError};
-use onemark_tests::{Marks, Refuse, StoreKind, TestHost, on_each_store};
+use onemark_tests::{Marks, Refuse, StoreKind, TestHost, on_each_store, variant};
 use serde_json::{Value, json};
 
 use crate::steps::attempts;
@@ -292,6 +292,23 @@ async fn c10_a_closure_that_runs_at_most_once(kind: StoreKind) {
     for run in [run, failed] {
         host.agrees(&run).await;
     }
+}
+
+/// A run that moves to another component lets the attempt end.
+#[tokio::test(flavor = "multi_thread")]
+async fn c10_an_upgrade_cuts_nothing_off_that_runs_once() {
+    let (host, marks) = with_marks(StoreKind::Sqlite).await;
+    let mended = host.engine.deploy("mended", variant("mended")).await.unwrap();
+    marks.hold("done");
+    let input = once(&marks, "done", false);
+    let workflow = "programs/runs_once";
+    let run = host.start(workflow, input).await;
+    marks.reached("done", 1).await;
+    host.engine.upgrade(&run, mended.digest).await.unwrap();
+    marks.let_go();
+    assert_eq!(host.output(&run).await, "done");
+    assert_eq!(marks.count("done"), 1);
+    host.agrees(&run).await;
 }
 
 /// A run that is blocked begins nothing, and cuts nothing off.

@@ -175,6 +175,9 @@ impl Activation {
 
     async fn advance(&mut self, replay: &mut Replay) -> Outcome<()> {
         let advanced = self.work_until_news(replay).await;
+        if let Err(Stop::Reload) = &advanced {
+            self.finish_at_most_once(replay).await?;
+        }
         // The guest computes now, for as long as it likes; the attempt goes on elsewhere.
         if let Some((call, attempt)) = self.alone.take() {
             self.spawn(call, attempt);
@@ -385,6 +388,7 @@ impl Activation {
     /// Blocks the run at the first step that waits for a person. What is at work comes to its end and is saved,
     /// nothing else begins, and then the run goes on from its journal: if somebody has decided by then.
     async fn wait_for_a_person(&mut self, replay: &mut Replay) -> Outcome<()> {
+        self.queued = None;
         self.save(replay, None).await?;
         let now = self.engine.0.clock.now();
         let mut steps = replay.work().steps.iter();
@@ -405,6 +409,25 @@ impl Activation {
             self.save(replay, None).await?;
         }
         Err(Stop::Reload)
+    }
+
+    /// Before this activation ends: what may not be repeated is not cut off, and its outcomes are saved.
+    async fn finish_at_most_once(&mut self, replay: &Replay) -> Outcome<()> {
+        loop {
+            let mut steps = self.running.keys().filter_map(|call| self.steps.get(call));
+            if !steps.any(|step| step.options.at_most_once) {
+                return Ok(());
+            }
+            let Some(ended) = self.attempts.join_next().await else {
+                return Ok(());
+            };
+            self.ended(ended, replay)?;
+            // What others wrote meanwhile is for the next activation.
+            let entries = std::mem::take(&mut self.unsaved);
+            let saved = save(&self.engine, &self.run, replay.seen(), entries, None).await;
+            saved.map_err(Stop::Store)?;
+            self.kept.clear();
+        }
     }
 
     fn requeue_held(&mut self, replay: &Replay) {

@@ -90,3 +90,27 @@ impl Backlog {
         let _ = self.0.subscribe().wait_for(State::is_open).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn attempts_begin_while_nothing_is_refused_and_little_is_kept() {
+        let backlog = Backlog::new();
+        backlog.open().await;
+        let refused = [backlog.refused(), backlog.refused()];
+        assert!(!backlog.is_open());
+        drop(refused);
+        assert!(backlog.is_open());
+
+        let kept = [backlog.outcome(MAX_BYTES), backlog.outcome(1)];
+        assert!(!backlog.is_open());
+        let opens = tokio::spawn({
+            let backlog = backlog.clone();
+            async move { backlog.open().await }
+        });
+        drop(kept);
+        opens.await.unwrap();
+    }
+}

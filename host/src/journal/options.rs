@@ -218,10 +218,46 @@ mod tests {
     #[test]
     fn overrides_replace_field_by_field() {
         let overrides: StepOverrides =
-            serde_json::from_str(r#"{"retries":9,"backoff":{"max_ms":7}}"#).unwrap();
+            serde_json::from_str(r#"{"retries":9,"backoff":{"max_ms":7},"on_unknown":"fail"}"#).unwrap();
         let options = StepOptions::default().with(&overrides);
         assert_eq!(options.retries, 9);
         assert_eq!(options.backoff.max_ms, 7);
         assert_eq!(options.backoff.initial_ms, 500);
+        assert_eq!(
+            (options.on_unknown, options.on_exhausted),
+            (Then::Fail, Then::Fail)
+        );
+    }
+
+    #[test]
+    fn options_that_are_not_known_are_refused_by_name() {
+        for (json, named) in [
+            (r#"{"at_most_twice":true}"#, "unknown field `at_most_twice`"),
+            (r#"{"on_unknown":"retry"}"#, "unknown variant `retry`"),
+        ] {
+            let declared = serde_json::from_str::<StepOptions>(json).unwrap_err();
+            let overridden = serde_json::from_str::<StepOverrides>(json).unwrap_err();
+            for error in [declared, overridden] {
+                assert!(error.to_string().contains(named), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_leaves_out_what_is_default() {
+        let options = StepOptions {
+            at_most_once: true,
+            ..StepOptions::default()
+        };
+        let json = serde_json::to_value(&options).unwrap();
+        for (field, written) in [
+            ("at_most_once", true),
+            ("key_ttl_ms", false),
+            ("on_unknown", false),
+            ("on_exhausted", false),
+        ] {
+            assert_eq!(json.get(field).is_some(), written, "{field}");
+        }
+        assert_eq!(serde_json::from_value::<StepOptions>(json).unwrap(), options);
     }
 }

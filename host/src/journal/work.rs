@@ -173,3 +173,82 @@ impl Work {
         self.due.first().map(|(due, _)| *due)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::options::Then;
+
+    /// The step of call 0 after these events, one a second from 1 s on.
+    fn after(options: StepOptions, events: Vec<Event>) -> OpenStep {
+        let scheduled = Event::StepScheduled {
+            call: 0,
+            step: "charge".into(),
+            closure: false,
+            options,
+        };
+        let mut work = Work::default();
+        for (event, seq) in [scheduled].into_iter().chain(events).zip(1..) {
+            work.apply(&Entry {
+                seq,
+                at: 1_000 * seq,
+                event,
+                body: None,
+            });
+        }
+        work.steps.remove(&0).unwrap()
+    }
+
+    fn begun(attempt: u32) -> Event {
+        Event::AttemptStarted { call: 0, attempt }
+    }
+
+    fn failed(attempt: u32, retry_at: Option<Timestamp>, outcome_unknown: bool) -> Event {
+        Event::AttemptFailed {
+            call: 0,
+            attempt,
+            retry_at,
+            outcome_unknown,
+        }
+    }
+
+    #[test]
+    fn a_step_is_held_until_somebody_lets_it_be_tried_again() {
+        let options = || StepOptions {
+            on_exhausted: Then::Block,
+            ..StepOptions::default()
+        };
+        let retried = Event::StepRetried { call: 0 };
+        let step = after(options(), vec![begun(1), failed(1, Some(5_000), false)]);
+        assert_eq!((step.hold(0), step.retry_at()), (None, Some(5_000)));
+        let step = after(options(), vec![begun(1), failed(1, None, false)]);
+        assert_eq!(step.hold(0), Some(Hold::StepFailed));
+        let step = after(options(), vec![begun(1), failed(1, None, true)]);
+        assert_eq!(step.hold(0), Some(Hold::UnknownOutcome));
+        let step = after(options(), vec![begun(1), failed(1, None, true), retried]);
+        assert_eq!((step.hold(0), step.attempts, step.forgiven), (None, 1, 1));
+    }
+
+    #[test]
+    fn a_key_expires_after_its_first_attempt() {
+        let options = || StepOptions {
+            key_ttl_ms: Some(10_000),
+            ..StepOptions::default()
+        };
+        assert_eq!(after(options(), vec![]).hold(u64::MAX), None);
+        // The first attempt began at 2 s.
+        let cut_off = after(options(), vec![begun(1)]);
+        assert_eq!(cut_off.hold(12_000), None);
+        assert_eq!(cut_off.hold(12_001), Some(Hold::KeyExpired));
+        let in_time = after(options(), vec![begun(1), failed(1, Some(12_000), false)]);
+        assert_eq!(in_time.hold(0), None);
+        let late = after(options(), vec![begun(1), failed(1, Some(12_001), false)]);
+        assert_eq!(late.hold(0), Some(Hold::KeyExpired));
+        let events = vec![
+            begun(1),
+            failed(1, Some(12_001), false),
+            Event::StepRetried { call: 0 },
+        ];
+        assert_eq!(after(options(), events).hold(u64::MAX), None);
+    }
+}
