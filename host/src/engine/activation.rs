@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::Engine;
 use super::attempt::{Pending, Verdict, cut_off, judge};
-use super::backlog::Kept;
+use super::backlog::{Backlog, Kept};
 use super::carry_on::block;
 use super::held;
 use super::registry::Signal;
@@ -104,7 +104,7 @@ pub struct Activation {
     /// Steps that wait for a person, as far as this activation has met them.
     held: Vec<CallNo>,
     running: HashMap<CallNo, AbortHandle>,
-    attempts: JoinSet<(CallNo, AttemptEnd)>,
+    attempts: JoinSet<(CallNo, Ended)>,
     /// This run's place among those that wait for the common budget of attempts, kept until it is served.
     queued: Option<PermitFuture>,
     /// Entries that the next commit carries.
@@ -119,7 +119,26 @@ pub struct Activation {
 
 type PermitFuture = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
-type AttemptFuture = Pin<Box<dyn Future<Output = AttemptEnd> + Send>>;
+type AttemptFuture = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+/// How an attempt ended, counted as kept until that is saved or thrown away.
+struct Ended {
+    end: AttemptEnd,
+    kept: Kept,
+}
+
+impl Ended {
+    /// Frees the attempt's place when its outcome is counted, so that one of both always bounds it.
+    fn new(end: AttemptEnd, backlog: &Backlog, place: OwnedSemaphorePermit) -> Self {
+        let bytes = match &end {
+            AttemptEnd::Returned(Ok(text) | Err(text)) => text.len() as u64,
+            AttemptEnd::Trapped(_) | AttemptEnd::TimedOut | AttemptEnd::Diverged(_) => 0,
+        };
+        let kept = backlog.outcome(bytes);
+        drop(place);
+        Self { end, kept }
+    }
+}
 
 type Outcome<T> = Result<T, Stop>;
 
@@ -333,8 +352,8 @@ impl Activation {
     }
 
     /// Takes in the end of an attempt; true when the guest has something to observe.
-    fn ended(&mut self, ended: Result<(CallNo, AttemptEnd), JoinError>, replay: &Replay) -> Outcome<bool> {
-        let (call, end) = match ended {
+    fn ended(&mut self, ended: Result<(CallNo, Ended), JoinError>, replay: &Replay) -> Outcome<bool> {
+        let (call, Ended { end, kept }) = match ended {
             Ok(ended) => ended,
             Err(error) if error.is_cancelled() => return Ok(false),
             Err(error) => std::panic::resume_unwind(error.into_panic()),
@@ -345,17 +364,13 @@ impl Activation {
         let Some(step) = self.steps.get(&call).filter(|_| !replay.is_abandoned(call)) else {
             return Ok(false);
         };
+        self.kept.push(kept);
         let verdict = judge(step, end, &self.limits, self.engine.0.clock.now());
         self.judged(call, verdict, replay)
     }
 
     /// Takes in what became of an attempt; true when the guest has something to observe.
     fn judged(&mut self, call: CallNo, verdict: Verdict, replay: &Replay) -> Outcome<bool> {
-        if let Verdict::Done(entry) | Verdict::Again(entry, _) | Verdict::Held(entry) = &verdict
-            && let NewEntry::Event { body: Some(body), .. } = entry
-        {
-            self.kept.push(self.engine.0.backlog.outcome(body.len));
-        }
         Ok(match verdict {
             Verdict::Done(entry) => {
                 self.steps.remove(&call);
@@ -502,21 +517,20 @@ impl Activation {
             return Ok(());
         }
         let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
+        let backlog = self.engine.0.backlog.clone();
         let running: AttemptFuture = if step.closure {
             let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
             let replica = replica.map_err(Stop::Replay)?;
             let request = step.closure_request(&self.run, replica, self.logs.clone());
             Box::pin(async move {
                 let end = sandbox.run_closure(&component, request).await;
-                drop(permit);
-                end
+                Ended::new(end, &backlog, permit)
             })
         } else {
             let request = step.request(&self.run, self.limits.clone(), self.logs.clone());
             Box::pin(async move {
                 let end = sandbox.run_step(&component, request).await;
-                drop(permit);
-                end
+                Ended::new(end, &backlog, permit)
             })
         };
         step.attempts += 1;
