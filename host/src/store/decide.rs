@@ -527,6 +527,7 @@ pub fn receipts_over(now: Timestamp) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{BlockReason, HeldStep};
 
     const ENDED: Timestamp = 50;
 
@@ -618,6 +619,93 @@ mod tests {
         assert_eq!(parked.parked(Park { wake_at: Some(5) }), Some(parked));
         let later = parked.parked(Park { wake_at: None }).unwrap();
         assert_eq!(later.activity, Activity::Parked { wake_at: None });
+    }
+
+    #[test]
+    fn a_decision_is_for_the_step_that_blocks_the_run() {
+        let run = RunId::new("r").unwrap();
+        let settle = |call, reasons, status, blocked| {
+            let settlement = Settlement {
+                run: run.clone(),
+                call,
+                reasons,
+                decision: Decision::Retry,
+                now: 1,
+            };
+            settle_step(settlement, status, blocked).map(|(event, _)| event)
+        };
+        let unknown = &[BlockReason::UnknownOutcome];
+        let blocked = Blocked {
+            reason: BlockReason::UnknownOutcome,
+            message: "m".into(),
+            step: Some(HeldStep {
+                call: 3,
+                name: "charge".into(),
+                attempt: 1,
+                key: "k".into(),
+            }),
+            detail: serde_json::Value::Null,
+        };
+        let status = RunStatus::Blocked;
+        for call in [None, Some(3)] {
+            let event = settle(call, unknown, status, Some(&blocked)).unwrap();
+            assert_eq!(event, Event::StepRetried { call: 3 });
+            assert!(event.is_decision());
+        }
+        let other = settle(Some(2), unknown, status, Some(&blocked));
+        assert_eq!(other, Err(Settled::OtherCall { call: 3 }));
+        let reason = BlockReason::UnknownOutcome;
+        let refused = settle(None, &[BlockReason::StepFailed], status, Some(&blocked));
+        assert_eq!(refused, Err(Settled::OtherReason { reason }));
+        let no_step = Blocked {
+            step: None,
+            ..blocked.clone()
+        };
+        let refused = settle(None, unknown, status, Some(&no_step));
+        assert_eq!(refused, Err(Settled::OtherReason { reason }));
+        let status = RunStatus::Suspended;
+        assert_eq!(
+            settle(None, unknown, status, None),
+            Err(Settled::NotBlocked { status })
+        );
+        let status = RunStatus::Failed;
+        assert_eq!(
+            settle(None, unknown, status, None),
+            Err(Settled::Ended { status })
+        );
+    }
+
+    #[test]
+    fn a_decision_clears_the_block() {
+        let blocked = Standing {
+            folded: RunStatus::Running,
+            activity: Activity::Blocked,
+        };
+        let (call, attempt) = (0, 1);
+        let outcomes = |resolved| {
+            [
+                Event::StepCompleted {
+                    call,
+                    attempt,
+                    resolved,
+                },
+                Event::StepFailed {
+                    call,
+                    attempt,
+                    resolved,
+                },
+            ]
+        };
+        for event in outcomes(true).into_iter().chain([Event::StepRetried { call }]) {
+            let after = blocked.after(&event, 5).unwrap();
+            assert_eq!(after.activity, Activity::Ready { since: 5 });
+            assert!(check_owner_event(&event).is_err(), "{event:?}");
+        }
+        // What was at work when the run was blocked still ends.
+        for event in outcomes(false) {
+            assert_eq!(blocked.after(&event, 5).unwrap().activity, Activity::Blocked);
+            check_owner_event(&event).unwrap();
+        }
     }
 
     #[test]
