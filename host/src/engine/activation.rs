@@ -40,6 +40,9 @@ pub enum Stop {
     /// The run was changed from outside, or blocked, so that it must begin again from its journal.
     #[error("reload")]
     Reload,
+    /// The run was ended from outside.
+    #[error("ended")]
+    Ended,
     #[error(transparent)]
     Store(StoreError),
     #[error(transparent)]
@@ -678,7 +681,10 @@ impl Activation {
         let Some(loaded) = loaded.map_err(Stop::Store)? else {
             return Err(Stop::Reload);
         };
-        if loaded.run.status.is_terminal() || loaded.run.blocked.is_some() {
+        if loaded.run.status.is_terminal() {
+            return Err(Stop::Ended);
+        }
+        if loaded.run.blocked.is_some() {
             return Err(Stop::Reload);
         }
         self.apply(replay, loaded.entries)

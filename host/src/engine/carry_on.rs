@@ -193,7 +193,7 @@ async fn settle(
         WorkflowEnd::EndOfJournal => Ok(Next::Again),
         WorkflowEnd::Stopped(error) => match error.downcast::<Stop>() {
             Ok(Stop::Evicted { wake_at }) => Ok(Next::Rest { wake_at }),
-            Ok(Stop::Reload) => Ok(Next::Again),
+            Ok(Stop::Reload | Stop::Ended) => Ok(Next::Again),
             Ok(Stop::Store(error)) => Err(error),
             Ok(Stop::Replay(error)) => Err(corrupt(run, &error)),
             Ok(Stop::Diverged(divergence)) => {
