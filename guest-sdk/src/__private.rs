@@ -14,8 +14,8 @@ use crate::json::{NotJson, to_json};
 pub use crate::manifest::{
     HasNoSchema, HasSchema, InputSchema, Outcome, Probe, StepDefinition, WorkflowDefinition, schema_of,
 };
-pub use crate::step::StepOptions;
 use crate::step::{StepBody, StepCall, StepOutput};
+pub use crate::step::{StepOptions, Then};
 use crate::step_error::{Retry, StepError};
 use crate::time::milliseconds;
 use crate::workflow::{WorkflowOutput, WorkflowResult};
@@ -94,6 +94,7 @@ fn step_error_document<E: StepError>(error: &E) -> String {
         Retry::Backoff => {}
         Retry::After(wait) => document["retry_after_ms"] = milliseconds(wait).into(),
         Retry::Never => document["retry"] = false.into(),
+        Retry::Unknown => document["outcome_unknown"] = true.into(),
     }
     // Checked before it becomes a `Value`, which would turn a float that is no number into `null`.
     match to_json(error).map(|error| serde_json::from_str(&error)) {
@@ -177,6 +178,10 @@ mod tests {
         assert_eq!(
             document(StepFailed::fatal("a")),
             r#"{"error":{"message":"a"},"message":"a","retry":false}"#
+        );
+        assert_eq!(
+            document(StepFailed::unknown("a")),
+            r#"{"error":{"message":"a"},"message":"a","outcome_unknown":true}"#
         );
         assert_eq!(
             document(StepFailed::retry_after("a", Duration::from_secs(2))),

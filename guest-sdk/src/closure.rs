@@ -14,7 +14,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::json::to_json;
 use crate::operation::{Operation, WhenDropped};
 use crate::sandbox::{self, Sandbox};
-use crate::step::{Backoff, StepOptions, option_methods, plain, read};
+use crate::step::{Backoff, StepOptions, Then, option_methods, plain, read};
 use crate::step_error::{StepError, StepFailed};
 use crate::time::milliseconds;
 

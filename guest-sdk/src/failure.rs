@@ -23,6 +23,8 @@ pub enum FailureKind {
     OutOfFuel,
     /// The step asked for more memory than it may have.
     OutOfMemory,
+    /// The attempt was cut off with its host, and the step says to run at most once.
+    Interrupted,
     /// The input or the result is larger than the host stores.
     TooLarge,
     /// What was asked for cannot be, such as an idempotency key of more than 255 bytes.
@@ -54,6 +56,7 @@ impl FailureKind {
             Self::Trap => "trap",
             Self::OutOfFuel => "out_of_fuel",
             Self::OutOfMemory => "out_of_memory",
+            Self::Interrupted => "interrupted",
             Self::TooLarge => "too_large",
             Self::Invalid => "invalid",
             Self::HookConflict => "hook_conflict",
@@ -78,7 +81,7 @@ impl fmt::Display for FailureKind {
 ///
 /// For a step, `E` is its error type, and [`error`](Self::error) holds the value that its last attempt
 /// returned. Everything else is in [`FailureInfo`], to which this dereferences: `failure.kind`,
-/// `failure.message`, `failure.attempts`, `failure.causes`.
+/// `failure.message`, `failure.attempts`, `failure.causes`, `failure.outcome_unknown`.
 ///
 /// ```
 /// # use onemark_sdk::prelude::*;
@@ -120,6 +123,8 @@ pub struct FailureInfo {
     pub value: Option<serde_json::Value>,
     /// What led to it, nearest first.
     pub causes: Vec<String>,
+    /// Nobody knows whether the step took effect.
+    pub outcome_unknown: bool,
     /// What a step says that fails because of this.
     pub(crate) retry: Retry,
 }
@@ -134,6 +139,8 @@ struct Document {
     error: Option<serde_json::Value>,
     #[serde(default)]
     causes: Vec<String>,
+    #[serde(default)]
+    outcome_unknown: bool,
 }
 
 impl<E> Failure<E> {
@@ -146,6 +153,7 @@ impl<E> Failure<E> {
             attempts: None,
             value: None,
             causes: Vec::new(),
+            outcome_unknown: false,
             // Trying again does not mend a mistake in the program.
             retry: Retry::Never,
         };
@@ -159,6 +167,7 @@ impl<E> Failure<E> {
     pub(crate) fn returned(operation: &str, error: E, message: String, retry: Retry) -> Self {
         let mut failure = Self::local(operation, FailureKind::Error, message);
         failure.info.attempts = Some(1);
+        failure.info.outcome_unknown = retry == Retry::Unknown;
         failure.info.retry = retry;
         failure.error = Some(error);
         failure
@@ -178,6 +187,7 @@ impl<E> Failure<E> {
                     attempts: document.attempts,
                     value: document.error,
                     causes: document.causes,
+                    outcome_unknown: document.outcome_unknown,
                     retry: Retry::Backoff,
                 };
                 Self {
@@ -267,6 +277,7 @@ mod tests {
         assert_eq!(failure.kind, FailureKind::Error);
         assert_eq!(failure.attempts, Some(4));
         assert_eq!(failure.causes, ["a"]);
+        assert!(!failure.outcome_unknown);
         assert_eq!(failure.to_string(), "`charge` failed after 4 attempts: declined");
     }
 

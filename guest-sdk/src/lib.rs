@@ -89,7 +89,9 @@
 //!
 //! **Steps** act: each attempt runs in a fresh sandbox, with what the operator granted it. A step may
 //! run more than once (the host can stop after the effect and before the result is saved), so hand its
-//! [idempotency key](StepInfo::idempotency_key) to whom it calls. Async I/O comes from `wstd`.
+//! [idempotency key](StepInfo::idempotency_key) to whom it calls. Where nobody takes such a key, declare
+//! `#[step(at_most_once)]`: what becomes of a cut-off attempt is then for a person, or the workflow, to find out.
+//! Async I/O comes from `wstd`.
 //!
 //! A future does nothing until it is polled: two steps run at the same time when they are awaited
 //! together, as in `try_join!(a(), b())`. Combinators poll from first to last, and that is the order in
@@ -164,7 +166,7 @@ pub use failure::{Failure, FailureInfo, FailureKind};
 pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks};
 pub use onemark_macros::{StepError, step, workflow};
 pub use random::{random, random_range};
-pub use step::{Backoff, StepCall, StepInfo, StepOutput, step_info};
+pub use step::{Backoff, StepCall, StepInfo, StepOutput, Then, step_info};
 pub use step_error::{Retry, StepError, StepFailed};
 pub use time::{Sleep, now, sleep, sleep_until, timeout};
 pub use workflow::{WorkflowError, WorkflowOutput, WorkflowResult, run_id, workflow_name};

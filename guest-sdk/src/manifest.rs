@@ -266,6 +266,7 @@ mod tests {
     async fn follow_order(order: &Order, note: Option<String>) -> WorkflowResult<()> {
         charge(order, NoSchema).await?;
         bare().await?;
+        once().await?;
         log::info!("{note:?}");
         Ok(())
     }
@@ -278,6 +279,11 @@ mod tests {
     )]
     async fn charge(order: &Order, _other: NoSchema) -> Result<u8, StepFailed> {
         Ok(order.id as u8)
+    }
+
+    #[step(at_most_once, on_unknown = "fail", on_exhausted = "block", key_ttl = "24h")]
+    async fn once() -> Result<u8, StepFailed> {
+        Ok(1)
     }
 
     #[step]
@@ -317,7 +323,7 @@ mod tests {
             }])
         );
         let steps = manifest["steps"].as_array().unwrap();
-        assert_eq!(steps.len(), 2);
+        assert_eq!(steps.len(), 3);
         assert_eq!(
             steps[0],
             json!({
@@ -336,6 +342,13 @@ mod tests {
             json!({
                 "retries": 3, "timeout_ms": 20_000, "key": "charge:{order.id}",
                 "backoff": { "initial_ms": 500, "factor": 2.0 }
+            })
+        );
+        assert_eq!(
+            steps[2]["options"],
+            json!({
+                "at_most_once": true, "on_unknown": "fail", "on_exhausted": "block",
+                "key_ttl_ms": 86_400_000
             })
         );
     }

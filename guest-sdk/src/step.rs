@@ -68,6 +68,38 @@ macro_rules! option_methods {
             self.options.key = Some(Cow::Owned(key.into()));
             self
         }
+
+        /// For how long whoever is given the key knows it, counted from when the first attempt begins. Where
+        /// another attempt would begin later, the run is blocked until a person decides. In whole milliseconds,
+        /// rounded up.
+        pub fn key_ttl(mut self, length: Duration) -> Self {
+            self.options.key_ttl_ms = Some(milliseconds(length));
+            self
+        }
+
+        /// No second attempt without a person, whatever became of the first: not even one after an error that
+        /// says `retry`, and whatever `retries` says. An attempt that is cut off, times out or traps leaves the
+        /// outcome unknown; see [`on_unknown`](Self::on_unknown).
+        pub fn at_most_once(mut self) -> Self {
+            self.options.at_most_once = Some(true);
+            self
+        }
+
+        /// What follows when nobody knows whether the step took effect: an at-most-once attempt that did not
+        /// return, or an error marked as unknown. By default [`Then::Block`]; with [`Then::Fail`] the workflow
+        /// gets a failure with `outcome_unknown`. Either way the step is not run again by itself.
+        pub fn on_unknown(mut self, then: Then) -> Self {
+            self.options.on_unknown = Some(then);
+            self
+        }
+
+        /// What follows when no retries are left: by default [`Then::Fail`]. With [`Then::Block`] the run keeps
+        /// its tokens and waits until somebody lets the step be tried again. A fatal error goes to the workflow
+        /// in any case.
+        pub fn on_exhausted(mut self, then: Then) -> Self {
+            self.options.on_exhausted = Some(then);
+            self
+        }
     };
 }
 pub(crate) use option_methods;
@@ -209,6 +241,14 @@ pub struct StepOptions {
     pub timeout_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<Cow<'static, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_ttl_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_most_once: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_unknown: Option<Then>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_exhausted: Option<Then>,
 }
 
 impl StepOptions {
@@ -217,7 +257,22 @@ impl StepOptions {
         backoff: None,
         timeout_ms: None,
         key: None,
+        key_ttl_ms: None,
+        at_most_once: None,
+        on_unknown: None,
+        on_exhausted: None,
     };
+}
+
+/// What follows when a step gets no further attempt by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// The run is blocked, with everything it holds, until a person decides: `onemark runs resolve`,
+    /// `onemark runs retry`.
+    Block,
+    /// The workflow gets the failure.
+    Fail,
 }
 
 /// How long to wait between the attempts of a step. What it leaves open is as declared, or the host's

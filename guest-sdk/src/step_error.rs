@@ -19,6 +19,9 @@ pub enum Retry {
     After(Duration),
     /// Trying again cannot help.
     Never,
+    /// Nobody knows whether the step took effect: it is not tried again by itself. What follows is as the step's
+    /// `on_unknown` says.
+    Unknown,
 }
 
 /// The error type of a step: derive it, or take [`StepFailed`].
@@ -39,6 +42,8 @@ pub enum Retry {
 ///     Maintenance,
 ///     #[retry_after(wait)]    // a field of type `Duration`
 ///     RateLimited { wait: Duration },
+///     #[unknown]              // it may have taken effect: not run again by itself
+///     ConnectionLost,
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
@@ -97,6 +102,14 @@ impl StepFailed {
         Self {
             message: message.to_string(),
             retry: Retry::Never,
+        }
+    }
+
+    /// Nobody knows whether the step took effect: it is not run again by itself.
+    pub fn unknown(message: impl fmt::Display) -> Self {
+        Self {
+            message: message.to_string(),
+            retry: Retry::Unknown,
         }
     }
 }

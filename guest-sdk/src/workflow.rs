@@ -57,6 +57,8 @@ impl WorkflowError {
             error: Option<&'a serde_json::Value>,
             #[serde(skip_serializing_if = "Vec::is_empty")]
             causes: Vec<String>,
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            outcome_unknown: bool,
         }
         let failure = failure_in(&*self.0);
         let document = Document {
@@ -64,6 +66,7 @@ impl WorkflowError {
             kind: failure.map(|failure| failure.kind.as_str()),
             error: failure.and_then(|failure| failure.value.as_ref()),
             causes: self.causes(),
+            outcome_unknown: failure.is_some_and(|failure| failure.outcome_unknown),
         };
         serde_json::to_string(&document).expect("strings and JSON values are JSON")
     }
@@ -212,6 +215,15 @@ mod tests {
         let error = WorkflowError::from(Failure::untyped("sleep", r#"{"kind":"cancelled"}"#));
         assert_eq!(error.kind(), Some(FailureKind::Cancelled));
         assert_eq!(document(&error)["kind"], "cancelled");
+    }
+
+    #[test]
+    fn that_the_outcome_is_unknown_passes_through() {
+        let error = WorkflowError::from(Failure::untyped(
+            "charge",
+            r#"{"kind":"trap","outcome_unknown":true}"#,
+        ));
+        assert_eq!(document(&error)["outcome_unknown"], true);
     }
 
     #[test]

@@ -436,6 +436,121 @@ async fn upgrades_by_name_and_by_digest() {
     server.refused_post(&path, body, 409, "run_ended").await;
 }
 
+/// C10, C18: decisions about steps that block their run.
+#[tokio::test(flavor = "multi_thread")]
+async fn decides_about_steps_that_block_their_run() {
+    let server = Server::new().await;
+    let nowhere = json!({ "marks": "http://127.0.0.1:1", "how": "panic", "fail": false, "token": "t" });
+    // The step gets nowhere, and says so: that is known.
+    let run = server.start("runs_once", nowhere, "a").await;
+    assert_eq!(server.ended(&run).await["status"], "completed");
+    let stuck = async |n: u32| {
+        let input = json!({ "good_from_attempt": 3, "fatal": false, "token": format!("stuck:{n}") });
+        let run = server.start("waits_for_help", input, &format!("more:{n}")).await;
+        let ended = server.ended(&run).await;
+        assert_eq!(ended["blocked"]["reason"], "step_failed", "{ended}");
+        assert_eq!(
+            ended["blocked"]["step"],
+            json!({
+                "call": 0, "name": "stubborn", "attempt": 2, "key": format!("{run}/0")
+            })
+        );
+        run
+    };
+
+    let run = stuck(0).await;
+    let path = format!("/v1/runs/{run}/resolve");
+    for body in [
+        json!({}),
+        json!({ "retry": false }),
+        json!({ "result": 1, "retry": true }),
+        json!({ "result": 1, "error": "e" }),
+        json!({ "error": { "text": "e" } }),
+        json!({ "result": 1, "step": "stubborn" }),
+    ] {
+        server.refused_post(&path, body, 400, "invalid_request").await;
+    }
+    let large = json!({ "result": "x".repeat(1 << 20) });
+    server.refused_post(&path, large, 413, "too_large").await;
+    let other = server.refused_post(
+        &path,
+        json!({ "call": 7, "retry": true }),
+        409,
+        "blocked_elsewhere",
+    );
+    assert_eq!(other.await.json["error"]["call"], 0);
+    let unknown = "/v1/runs/nobody/resolve";
+    server
+        .refused_post(unknown, json!({ "retry": true }), 404, "run_not_found")
+        .await;
+    // A result of `null` is one, here of another type than the step's.
+    let resolved = server.post(&path, json!({ "call": 0, "result": null })).await;
+    assert_eq!(
+        (resolved.status.as_u16(), &resolved.json["blocked"]),
+        (200, &json!(null)),
+        "{}",
+        resolved.text
+    );
+    let ended = server.ended(&run).await;
+    assert!(
+        ended["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("does not fit its type"),
+        "{ended}"
+    );
+    server
+        .refused_post(&path, json!({ "retry": true }), 409, "run_ended")
+        .await;
+
+    let run = stuck(1).await;
+    let error = json!({ "error": { "message": "declined", "error": "Declined" } });
+    server.post(&format!("/v1/runs/{run}/resolve"), error).await;
+    assert_eq!(server.ended(&run).await["error"]["error"], "Declined");
+
+    let run = stuck(2).await;
+    let retry = format!("/v1/runs/{run}/retry");
+    server
+        .refused_post(&retry, json!({ "call": 0 }), 400, "invalid_request")
+        .await;
+    assert_eq!(server.post(&retry, json!({})).await.status.as_u16(), 200);
+    assert_eq!(server.ended(&run).await["output"], json!([3, format!("{run}/0")]));
+    server.refused_post(&retry, json!({}), 409, "run_ended").await;
+
+    let runs = [stuck(3).await, stuck(4).await];
+    let all = "/v1/runs/retry";
+    server
+        .refused_post(all, json!({ "reason": "trap" }), 400, "invalid_request")
+        .await;
+    let none = server.post(all, json!({ "workflow": "sleeps" })).await;
+    assert_eq!(none.json, json!({ "retried": 0, "runs": [] }));
+    let two = server
+        .post(
+            all,
+            json!({ "workflow": "waits_for_help", "reason": "step_failed" }),
+        )
+        .await;
+    assert_eq!(two.json["retried"], 2, "{}", two.text);
+    for run in &runs {
+        server.ended(run).await;
+    }
+
+    let hooked = server.start("broken", json!({ "how": "panic" }), "b").await;
+    assert_eq!(server.ended(&hooked).await["blocked"]["reason"], "trap");
+    let retry = format!("/v1/runs/{hooked}/retry");
+    let refused = server
+        .refused_post(&retry, json!({}), 409, "blocked_otherwise")
+        .await;
+    assert_eq!(refused.json["error"]["reason"], "trap");
+    let asleep = server
+        .start("sleeps", json!({ "lengths_ms": [1_000_000] }), "c")
+        .await;
+    let shown = format!("/v1/runs/{asleep}");
+    while server.get(&shown).await.json["status"] != "suspended" {}
+    let retry = format!("/v1/runs/{asleep}/retry");
+    server.refused_post(&retry, json!({}), 409, "not_blocked").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn says_what_is_deployed_and_that_it_lives() {
     let server = Server::new().await;

@@ -267,6 +267,80 @@ fn exit_codes_tell_how_it_ended() {
 }
 
 #[test]
+fn steps_that_block_their_run_are_decided_about() {
+    let served = Served::with_programs();
+    let stuck = |id: &str| {
+        let input = format!(r#"{{"good_from_attempt":3,"fatal":false,"token":"{id}"}}"#);
+        served
+            .run(&["start", "waits_for_help", &input, "--id", id, "--wait"])
+            .ends_with(5)
+            .says("step `stubborn` (call 0, key `")
+            .says(&format!("`onemark runs retry {id}`"));
+    };
+    let result = |id: &str| served.run(&["runs", "show", id, "-o", "json"]).json();
+
+    stuck("a");
+    served.run(&["runs", "resolve", "a"]).ends_with(2);
+    served
+        .run(&["runs", "resolve", "a", "--retry", "--error", "e"])
+        .ends_with(2);
+    served
+        .run(&["runs", "resolve", "a", "--result", "no JSON"])
+        .ends_with(1)
+        .says("the result is no JSON");
+    served
+        .run(&["runs", "resolve", "a", "--call", "1", "--retry"])
+        .ends_with(1)
+        .says("blocked at call 0");
+    served
+        .run(&[
+            "runs",
+            "resolve",
+            "a",
+            "--call",
+            "0",
+            "--result",
+            r#"[7,"found"]"#,
+        ])
+        .ends_with(0);
+    let input = r#"{"good_from_attempt":3,"fatal":false,"token":"a"}"#;
+    let ended = served
+        .run(&["start", "waits_for_help", input, "--id", "a", "--wait"])
+        .ends_with(0);
+    assert_eq!(ended.stdout.trim().lines().last(), Some(r#"[7,"found"]"#));
+
+    stuck("b");
+    served.run(&["runs", "retry"]).ends_with(2);
+    served.run(&["runs", "retry", "b", "--all"]).ends_with(2);
+    served.run(&["runs", "retry", "b"]).ends_with(0);
+    let input = r#"{"good_from_attempt":3,"fatal":false,"token":"b"}"#;
+    served
+        .run(&["start", "waits_for_help", input, "--id", "b", "--wait"])
+        .ends_with(0);
+    assert_eq!(result("b")["status"], "completed");
+
+    stuck("c");
+    stuck("d");
+    let all = [
+        "runs",
+        "retry",
+        "--all",
+        "--workflow",
+        "waits_for_help",
+        "--reason",
+        "step_failed",
+    ];
+    let retried = served.run(&all).ends_with(0).says("2 runs go on");
+    let mut runs: Vec<_> = retried.stdout.lines().collect();
+    runs.sort_unstable();
+    assert_eq!(runs, ["c", "d"]);
+    served
+        .run(&["runs", "retry", "--all", "--reason", "trap"])
+        .ends_with(1)
+        .says("for others decide run by run");
+}
+
+#[test]
 fn hooks_are_shown_and_freed() {
     let served = Served::with_programs();
     let args = [

@@ -520,6 +520,18 @@ async fn f09_what_steps_must_not_do() {
     }
 }
 
+/// C22
+#[tokio::test(flavor = "multi_thread")]
+async fn c22_durable_calls_inside_a_step_are_typed_errors() {
+    let host = TestHost::new().await;
+    for what in ["sleep", "sleep_until"] {
+        let run = host.start("not_in_step", json!({ "what": what })).await;
+        let expected = "not_in_step: it is durable and works in workflow code only; \
+                        in a step use `wstd::task::sleep`";
+        assert_eq!(host.output(&run).await, expected, "{what}");
+    }
+}
+
 // ---- F12 -------------------------------------------------------------------------------------------
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,6 +16,7 @@ mod demo;
 mod determinism;
 mod eviction;
 mod faults;
+mod held;
 mod hooks;
 mod logs;
 mod readme;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use onemark::ids::Digest;
 use onemark::journal::{Body, Event, NewEntry, RunStatus, Timestamp};
 use onemark::store::{
-    Append, BlockReason, Blocked, Fence, HookRef, HookState, MemoryStore, Park, RunFilter, SqliteStore,
-    Store, TOMBSTONE_MS,
+    Append, BlockReason, Blocked, Decision, Fence, HeldStep, HookRef, HookState, MemoryStore, Park,
+    RunFilter, Settled, Settlement, SqliteStore, Store, TOMBSTONE_MS,
 };
 use proptest::prelude::*;
 
@@ -17,6 +17,11 @@ use crate::store_support::{
 const IDS: [&str; 5] = ["r0", "r1", "r2", "r3", "r4"];
 const TOKENS: [&str; 3] = ["a", "b", "c"];
 const KEYS: [&str; 2] = ["k0", "k1"];
+const HELD: [BlockReason; 3] = [
+    BlockReason::UnknownOutcome,
+    BlockReason::StepFailed,
+    BlockReason::KeyExpired,
+];
 const RETENTIONS: [u64; 3] = [0, 1_000, 50_000];
 
 #[derive(Debug, Clone)]
@@ -46,8 +51,15 @@ enum Op {
     Dispose {
         token: usize,
     },
+    /// `at`: the call of a step that waits for a person, and why it does.
     Block {
         id: usize,
+        at: Option<(u32, usize)>,
+    },
+    Settle {
+        id: usize,
+        call: Option<u32>,
+        decision: u8,
     },
     Upgrade {
         id: usize,
@@ -107,7 +119,7 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
         2 => (0..3u32).prop_map(|hook| Want::Close { hook }),
         2 => (0..3u32).prop_map(|hook| Want::Dispose { hook }),
         2 => (0..2u32, 1..3u32).prop_map(|(hook, count)| Want::Take { hook, count }),
-        2 => Just(Want::End),
+        3 => Just(Want::End),
         1 => Just(Want::Illegal),
     ];
     prop::collection::vec(want, 0..4)
@@ -140,7 +152,10 @@ fn op() -> impl Strategy<Value = Op> {
         7 => (token.clone(), maybe_key, 0..2u8, checked)
             .prop_map(|(token, key, payload, checked)| Op::Deliver { token, key, payload, checked }),
         2 => token.prop_map(|token| Op::Dispose { token }),
-        1 => id.clone().prop_map(|id| Op::Block { id }),
+        1 => (id.clone(), prop::option::weighted(0.7, (0..2u32, 0..HELD.len())))
+            .prop_map(|(id, at)| Op::Block { id, at }),
+        3 => (id.clone(), prop::option::of(0..2u32), 0..3u8)
+            .prop_map(|(id, call, decision)| Op::Settle { id, call, decision }),
         2 => (id, any::<bool>()).prop_map(|(id, stored)| Op::Upgrade { id, stored }),
         1 => (0..2u8, 0..2u8).prop_map(|(name, code)| Op::Deploy { name, code }),
         1 => Just(Op::TakeOver),
@@ -266,14 +281,39 @@ impl Pair {
                 let answer = both!(self, store => store.dispose(&token, now));
                 self.meet(&answer);
             }
-            Op::Block { id } => {
+            Op::Block { id, at } => {
                 let blocked = Blocked {
-                    reason: BlockReason::Trap,
+                    reason: at.map_or(BlockReason::Trap, |(_, reason)| HELD[reason]),
                     message: "trapped".into(),
+                    step: at.map(|(call, _)| HeldStep {
+                        call,
+                        name: "charge".into(),
+                        attempt: 2,
+                        key: "k".into(),
+                    }),
                     detail: serde_json::json!({ "at": now }),
                 };
                 let (run, fence) = (run_id(IDS[id]), self.fence);
                 let _ = both!(self, store => store.block(&run, fence, blocked.clone()));
+            }
+            Op::Settle { id, call, decision } => {
+                let settlement = Settlement {
+                    run: run_id(IDS[id]),
+                    call,
+                    reasons: &HELD[..2],
+                    decision: match decision {
+                        0 => Decision::Result(Body::new("1")),
+                        1 => Decision::Failure(Body::new(r#"{"kind":"error","message":"m"}"#)),
+                        _ => Decision::Retry,
+                    },
+                    now,
+                };
+                let answer = both!(self, store => store.settle_step(settlement.clone()));
+                if let Ok(Settled::Done) = answer {
+                    let run = both!(self, store => store.run(&settlement.run)).unwrap();
+                    assert_eq!(run.unwrap().status, RunStatus::Running);
+                }
+                self.meet(&answer);
             }
             Op::Upgrade { id, stored } => {
                 let code = Digest::of(if stored { "c" } else { "missing" });
@@ -324,7 +364,12 @@ impl Pair {
             new.push(match want {
                 Want::Schedule => scheduled(number()),
                 Want::Complete { call } => {
-                    NewEntry::with_body(Event::StepCompleted { call, attempt: 1 }, Body::new("{}"))
+                    let event = Event::StepCompleted {
+                        call,
+                        attempt: 1,
+                        resolved: false,
+                    };
+                    NewEntry::with_body(event, Body::new("{}"))
                 }
                 Want::Timer { due } => {
                     let event = Event::TimerSet {
@@ -485,7 +530,7 @@ fn random_operations_reach_every_state() {
     let mut runner = TestRunner::deterministic();
     let ops = prop::collection::vec(op(), 100);
     let mut met = HashMap::new();
-    for _ in 0..8 {
+    for _ in 0..20 {
         for (what, count) in agree(ops.new_tree(&mut runner).unwrap().current()) {
             *met.entry(what).or_insert(0) += count;
         }
@@ -506,6 +551,10 @@ fn random_operations_reach_every_state() {
         "Accepted",
         "Ended",
         "Moved",
+        "Done",
+        "NotBlocked",
+        "OtherReason",
+        "OtherCall",
     ] {
         assert!(
             met.contains_key(&format!("Ok({outcome}")),

@@ -468,6 +468,7 @@ async fn f10_damage_of_a_journal_is_detected_and_concerns_its_run_only() {
         let why = Blocked {
             reason: BlockReason::CorruptJournal,
             message: error.to_string(),
+            step: None,
             detail: serde_json::Value::Null,
         };
         store.block(&run_id("hurt"), fence, why).await.unwrap();

@@ -266,6 +266,7 @@ on_each_store! {
         let why = Blocked {
             reason: BlockReason::Trap,
             message: "it trapped".into(),
+            step: None,
             detail: serde_json::Value::Null,
         };
         store.block(&run_id("r"), fence, why.clone()).await.unwrap();

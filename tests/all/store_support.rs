@@ -94,7 +94,11 @@ pub fn scheduled(call: CallNo) -> NewEntry {
 }
 
 pub fn step_completed(call: CallNo) -> NewEntry {
-    let event = Event::StepCompleted { call, attempt: 1 };
+    let event = Event::StepCompleted {
+        call,
+        attempt: 1,
+        resolved: false,
+    };
     NewEntry::with_body(event, Body::new("true"))
 }
 

@@ -103,7 +103,7 @@ fn guests_depend_on_no_host() {
 /// The cases of the contract that are promised so far; see the names of the tests.
 const PROMISED: &str = "A01 A02 A03 A04 A05 A06 A08 A09 A10 A11 A12 A13 A14 A15 A20 A21 A24 A25 A26 \
     B01 B02 B03 B04 B05 B06 B07 B10 B11 B12 B15 B16 B17 \
-    C01 C02 C03 C04 C05 C06 C07 C08 C09 C12 C13 C16 C21 \
+    C01 C02 C03 C04 C05 C06 C07 C08 C09 C10 C11 C12 C13 C14 C15 C16 C17 C18 C19 C20 C21 C22 \
     E01 E03 F01 F03 F04 F07 F09 F12 F14 F15 H02 H05 H06";
 
 #[test]

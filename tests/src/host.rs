@@ -19,6 +19,7 @@ use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use crate::components;
+use crate::faulty::FaultyStore;
 
 /// Longer than any test should need; a test that gets here has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -98,6 +99,30 @@ impl TestHost {
     ) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let store = open(kind, &folder);
+        Self::over(store, folder, kind, config, clock, http).await
+    }
+
+    /// On a store whose writes can be refused.
+    pub async fn with_faults(
+        kind: StoreKind,
+        config: EngineConfig,
+        clock: Option<Arc<ManualClock>>,
+        http: &[String],
+    ) -> (Self, Arc<FaultyStore>) {
+        let folder = TempDir::new().expect("a temporary folder");
+        let faulty = Arc::new(FaultyStore::new(open(kind, &folder)));
+        let host = Self::over(faulty.clone(), folder, kind, config, clock, http).await;
+        (host, faulty)
+    }
+
+    async fn over(
+        store: Arc<dyn Store>,
+        folder: TempDir,
+        kind: StoreKind,
+        config: EngineConfig,
+        clock: Option<Arc<ManualClock>>,
+        http: &[String],
+    ) -> Self {
         let http = http.to_vec();
         let engine = engine(store.clone(), &config, clock.clone(), &http).await;
         let host = Self {

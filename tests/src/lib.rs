@@ -2,10 +2,12 @@
 //! marks that steps leave outside.
 
 mod components;
+mod faulty;
 mod host;
 mod marks;
 
 pub use components::{order, programs, variant};
+pub use faulty::{FaultyStore, Refuse};
 pub use host::{StoreKind, TestHost, json_of, request, sandbox, token};
 pub use marks::Marks;
 

@@ -5,7 +5,9 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Attribute, Error};
 
-use crate::validate::{Body, Parameter, Passed, Retry, Step, StepError, Workflow, option_item, plain_name};
+use crate::validate::{
+    Body, Parameter, Passed, Retry, Step, StepError, Then, Workflow, option_item, plain_name,
+};
 
 /// The errors, and the item as it was written: what calls it shall not be reported as well.
 pub fn errors(errors: Error, item: &TokenStream) -> TokenStream {
@@ -70,6 +72,10 @@ pub fn step(step: Step) -> TokenStream {
         timeout_ms,
         backoff,
         key,
+        key_ttl_ms,
+        at_most_once,
+        on_unknown,
+        on_exhausted,
     } = step;
     let mut written = function.item.clone();
     let (name, description, output) = (&function.name, &function.description, &function.output);
@@ -104,6 +110,9 @@ pub fn step(step: Step) -> TokenStream {
     let retries = option(retries);
     let timeout_ms = option(timeout_ms);
     let key = option(key.map(|key| quote!(__onemark::Cow::Borrowed(#key))));
+    let key_ttl_ms = option(key_ttl_ms);
+    let at_most_once = option(at_most_once.then_some(true));
+    let (on_unknown, on_exhausted) = (option(on_unknown.map(then)), option(on_exhausted.map(then)));
     let backoff = option(backoff.map(|backoff| {
         let (initial_ms, factor, max_ms) = (
             option(backoff.initial_ms),
@@ -132,6 +141,10 @@ pub fn step(step: Step) -> TokenStream {
                         backoff: #backoff,
                         timeout_ms: #timeout_ms,
                         key: #key,
+                        key_ttl_ms: #key_ttl_ms,
+                        at_most_once: #at_most_once,
+                        on_unknown: #on_unknown,
+                        on_exhausted: #on_exhausted,
                     },
                     run: |input| __onemark::run_step(__body(input)),
                 }
@@ -204,6 +217,13 @@ fn cfgs(attributes: &[Attribute]) -> impl Iterator<Item = &Attribute> {
         .filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
+fn then(then: Then) -> TokenStream {
+    match then {
+        Then::Block => quote!(__onemark::Then::Block),
+        Then::Fail => quote!(__onemark::Then::Fail),
+    }
+}
+
 fn option(value: Option<impl quote::ToTokens>) -> TokenStream {
     match value {
         Some(value) => quote!(::core::option::Option::Some(#value)),
@@ -218,6 +238,7 @@ pub fn error(error: StepError) -> TokenStream {
         let retry = match case.retry {
             Retry::Backoff => quote!(::onemark_sdk::Retry::Backoff),
             Retry::Never => quote!(::onemark_sdk::Retry::Never),
+            Retry::Unknown => quote!(::onemark_sdk::Retry::Unknown),
             Retry::AfterMs(ms) => {
                 quote!(::onemark_sdk::Retry::After(::core::time::Duration::from_millis(#ms)))
             }

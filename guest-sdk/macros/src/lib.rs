@@ -55,6 +55,10 @@ pub fn workflow(options: TokenStream, item: TokenStream) -> TokenStream {
 /// | `backoff = "500ms"` | how long to wait before the first retry |
 /// | `backoff(initial = "500ms", factor = 2.0, max = "1m")` | and by how much longer each wait is, up to which; each may be left out |
 /// | `key = "charge:{order.id}"` | the idempotency key, a template over the input like a workflow's `token` |
+/// | `key_ttl = "24h"` | for how long whoever is given the key knows it, from when the first attempt begins: where another would begin later, the run is blocked until a person decides |
+/// | `at_most_once` | no second attempt without a person, whatever became of the first; a returned error is final |
+/// | `on_unknown = "block"` | when nobody knows whether the step took effect (an at-most-once attempt did not return, or the error is marked `#[unknown]`), the run is blocked until a person decides; with `"fail"` the workflow gets a failure with `outcome_unknown` |
+/// | `on_exhausted = "fail"` | when no retries are left, the workflow gets the failure; with `"block"` the run keeps its tokens and waits until somebody lets the step be tried again |
 /// | `name = "…"` | the step's name in the journal, by default the function's |
 ///
 /// Durations are numbers with a unit: `ms`, `s`, `m`, `h`, `d`, also several: `1m30s`.
@@ -77,9 +81,10 @@ pub fn step(options: TokenStream, item: TokenStream) -> TokenStream {
 /// | `#[retry_after("30s")]` | try again, but not before that |
 /// | `#[retry_after(wait)]` | as long as that field says, a `Duration`; `#[retry_after(0)]` in a tuple |
 /// | `#[fatal]` | trying again cannot help |
+/// | `#[unknown]` | it may have taken effect: not tried again by itself, see the step's `on_unknown` |
 ///
 /// The message is the type's `Display` if it has one, and else what its JSON says.
-#[proc_macro_derive(StepError, attributes(retry, retry_after, fatal))]
+#[proc_macro_derive(StepError, attributes(retry, retry_after, fatal, unknown))]
 pub fn step_error(item: TokenStream) -> TokenStream {
     let code = parse::error(item.into())
         .and_then(validate::error)

@@ -26,6 +26,17 @@ pub struct Step {
     pub timeout_ms: Option<u64>,
     pub backoff: Option<Backoff>,
     pub key: Option<LitStr>,
+    pub key_ttl_ms: Option<u64>,
+    pub at_most_once: bool,
+    pub on_unknown: Option<Then>,
+    pub on_exhausted: Option<Then>,
+}
+
+/// What follows when no further attempt does.
+#[derive(Clone, Copy)]
+pub enum Then {
+    Block,
+    Fail,
 }
 
 #[derive(Default)]
@@ -114,16 +125,39 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
 
 pub fn step(Function { options, item }: Function) -> Result<Step> {
     let mut errors = Errors::default();
-    let names = ["retries", "timeout", "backoff", "key", "name"];
+    let names = [
+        "retries",
+        "timeout",
+        "backoff",
+        "key",
+        "key_ttl",
+        "at_most_once",
+        "on_unknown",
+        "on_exhausted",
+        "name",
+    ];
     let mut found = Found::new(&mut errors, "step", options, &names);
-    let retries = found
-        .take("retries")
-        .and_then(|retries| errors.keep(count(&retries)));
+    let at_most_once = found.take("at_most_once");
+    let retries = found.take("retries");
+    let backoff = found.take("backoff");
+    if at_most_once.is_some() {
+        for meaningless in [&retries, &backoff].into_iter().flatten() {
+            let message = "a step that runs at most once has no retries";
+            errors.push(Error::new(meaningless.name.span(), message));
+        }
+    }
+    let at_most_once = at_most_once.is_some_and(|it| errors.keep(flag(&it)).is_some());
+    let retries = retries.and_then(|retries| errors.keep(count(&retries)));
     let timeout_ms = found
         .take("timeout")
         .and_then(|timeout| errors.keep(duration(&timeout)));
-    let backoff = found.take("backoff").map(|it| backoff(&mut errors, it));
+    let backoff = backoff.map(|it| self::backoff(&mut errors, it));
     let key = found.text(&mut errors, "key");
+    let key_ttl_ms = found
+        .take("key_ttl")
+        .and_then(|length| errors.keep(duration(&length)));
+    let on_unknown = found.take("on_unknown").and_then(|it| errors.keep(then(&it)));
+    let on_exhausted = found.take("on_exhausted").and_then(|it| errors.keep(then(&it)));
     let name = found.text(&mut errors, "name");
     let function = body(&mut errors, "step", item, name.as_ref());
     if let (Some(key), Some(function)) = (&key, &function) {
@@ -137,14 +171,15 @@ pub fn step(Function { options, item }: Function) -> Result<Step> {
         timeout_ms,
         backoff,
         key,
+        key_ttl_ms,
+        at_most_once,
+        on_unknown,
+        on_exhausted,
     })
 }
 
 /// Options by name, each at most once.
 struct Found(Vec<Setting>);
-
-/// Options of steps that belong to later versions, so that their names mean nothing else meanwhile.
-const RESERVED: [&str; 3] = ["on_exhausted", "key_ttl", "at_most_once"];
 
 impl Found {
     fn new(errors: &mut Errors, what: &str, options: Vec<Setting>, names: &[&str]) -> Self {
@@ -180,9 +215,6 @@ impl Found {
 fn unknown_option(what: &str, name: &str, names: &[&str]) -> String {
     let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
     let names = names.join(", ");
-    if what == "step" && RESERVED.contains(&name) {
-        return format!("`{name}` is reserved: this version does not have it yet");
-    }
     format!("a {what} has no option `{name}`; it has {names}")
 }
 
@@ -217,6 +249,24 @@ fn factor(option: &Setting) -> Result<f64> {
         return Err(wrong_value(option, "= 2.0, at least 1"));
     }
     Ok(factor)
+}
+
+fn flag(option: &Setting) -> Result<()> {
+    match &option.value {
+        Value::None => Ok(()),
+        _ => {
+            let message = format!("write `{}` alone", option.name);
+            Err(Error::new(option.name.span(), message))
+        }
+    }
+}
+
+fn then(option: &Setting) -> Result<Then> {
+    match &option.value {
+        Value::Literal(Lit::Str(text)) if text.value() == "block" => Ok(Then::Block),
+        Value::Literal(Lit::Str(text)) if text.value() == "fail" => Ok(Then::Fail),
+        _ => Err(wrong_value(option, "= \"block\"` or `= \"fail\"")),
+    }
 }
 
 fn payload_type(option: Setting) -> Result<Type> {
@@ -486,6 +536,7 @@ pub struct Case {
 pub enum Retry {
     Backoff,
     Never,
+    Unknown,
     AfterMs(u64),
     /// `#[retry_after(field)]`; the pattern binds it to `wait`.
     AfterField(Span),
@@ -533,7 +584,7 @@ pub fn error(item: DeriveInput) -> Result<StepError> {
 }
 
 fn is_retry_attribute(attribute: &Attribute) -> bool {
-    ["retry", "retry_after", "fatal"]
+    ["retry", "retry_after", "fatal", "unknown"]
         .iter()
         .any(|name| attribute.path().is_ident(name))
 }
@@ -546,7 +597,7 @@ fn case(path: &TokenStream, fields: &Fields, attributes: &[Attribute]) -> Result
     if let Some(second) = attributes.next() {
         return Err(Error::new_spanned(
             second,
-            "one of `retry`, `retry_after` and `fatal`, once",
+            "one of `retry`, `retry_after`, `fatal` and `unknown`, once",
         ));
     }
     let Some(attribute) = attribute else {
@@ -557,8 +608,11 @@ fn case(path: &TokenStream, fields: &Fields, attributes: &[Attribute]) -> Result
     };
     if !attribute.path().is_ident("retry_after") {
         attribute.meta.require_path_only()?;
-        let fatal = attribute.path().is_ident("fatal");
-        let retry = if fatal { Retry::Never } else { Retry::Backoff };
+        let retry = match attribute.path() {
+            path if path.is_ident("fatal") => Retry::Never,
+            path if path.is_ident("unknown") => Retry::Unknown,
+            _ => Retry::Backoff,
+        };
         return Ok(Case {
             pattern: quote!(#path { .. }),
             retry,

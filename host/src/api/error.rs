@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::Error;
 use crate::ids::NameError;
 use crate::sandbox::LoadError;
-use crate::store::StoreError;
+use crate::store::{BlockReason, StoreError};
 
 pub type Result<T> = std::result::Result<T, ApiError>;
 
@@ -145,6 +145,25 @@ impl From<Error> for ApiError {
             Error::RunEnded { run, status } => new(S::CONFLICT, "run_ended")
                 .detail("run_id", run)
                 .detail("status", status),
+
+            Error::NotBlocked { run, status } => new(S::CONFLICT, "not_blocked")
+                .detail("run_id", run)
+                .detail("status", status),
+            Error::BlockedOtherwise { run, reason } => {
+                let error = new(S::CONFLICT, "blocked_otherwise")
+                    .detail("run_id", run)
+                    .detail("reason", reason);
+                match reason {
+                    BlockReason::UnknownOutcome => error.hint(
+                        "find out whether the step took effect, then `onemark runs resolve` or \
+                         `POST /v1/runs/{id}/resolve`",
+                    ),
+                    _ => error.hint("`onemark runs show` says what to do"),
+                }
+            }
+            Error::BlockedElsewhere { run, call } => new(S::CONFLICT, "blocked_elsewhere")
+                .detail("run_id", run)
+                .detail("call", call),
 
             Error::UnknownComponent(digest) => new(S::NOT_FOUND, "unknown_component")
                 .detail("component", digest)

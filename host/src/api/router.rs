@@ -41,11 +41,14 @@ pub fn router(engine: Engine, body_timeout: Duration) -> Router {
         .route("/v1/components", get(components::list))
         .route("/v1/workflows", get(components::workflows))
         .route("/v1/runs", get(runs::list).post(runs::start))
+        .route("/v1/runs/retry", post(runs::retry_all))
         .route("/v1/runs/{id}", get(runs::show))
         .route("/v1/runs/{id}/journal", get(runs::journal))
         .route("/v1/runs/{id}/result", get(runs::result))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/runs/{id}/terminate", post(runs::terminate))
+        .route("/v1/runs/{id}/resolve", post(runs::resolve))
+        .route("/v1/runs/{id}/retry", post(runs::retry))
         .route("/v1/runs/{id}/upgrade", post(runs::upgrade))
         .route(
             "/v1/hooks/{token}",

@@ -1,4 +1,4 @@
-//! Runs: start, look, wait, upgrade, replay.
+//! Runs: start, look, wait, decide, upgrade, replay.
 
 use std::time::Duration;
 
@@ -11,10 +11,13 @@ use serde_json::{Map, Value};
 
 use super::error::{ApiError, Result};
 use super::extract::{ComponentBytes, Json as JsonBody, Key, Path, Query};
-use crate::engine::{Engine, ReplayReport, RunResult, StartHook, StartReceipt, StartRequest};
+use crate::engine::{
+    Engine, ReplayReport, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartReceipt,
+    StartRequest,
+};
 use crate::ids::{Digest, HookToken, RunId};
-use crate::journal::{Entry, Event, RunStatus, Seq, Timestamp};
-use crate::store::{HookInfo, RunFilter, RunInfo};
+use crate::journal::{CallNo, Entry, Event, RunStatus, Seq, Timestamp};
+use crate::store::{BlockReason, HookInfo, RunFilter, RunInfo};
 
 // ---- start ------------------------------------------------------------------------------------------
 
@@ -279,6 +282,109 @@ pub async fn cancel(State(engine): State<Engine>, Path(id): Path) -> Result<(Sta
 /// `POST /v1/runs/{id}/terminate`: at once, and without its workflow.
 pub async fn terminate(State(engine): State<Engine>, Path(id): Path) -> Result<Json<RunInfo>> {
     Ok(Json(engine.terminate(&RunId::new(id)?).await?))
+}
+
+/// Exactly one of `result`, `error` and `retry`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveBody {
+    call: Option<CallNo>,
+    /// `null` is a result.
+    #[serde(default, deserialize_with = "present")]
+    result: Option<Box<RawValue>>,
+    error: Option<ErrorBody>,
+    #[serde(default)]
+    retry: bool,
+}
+
+fn present<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// A message, or one with the value of the step's error type.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ErrorBody {
+    Message(String),
+    Typed(TypedError),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypedError {
+    message: String,
+    error: Option<Value>,
+}
+
+impl ResolveBody {
+    fn into_resolution(self) -> Result<Resolution> {
+        match (self.result, self.error, self.retry) {
+            (Some(value), None, false) => Ok(Resolution::Result(value.get().into())),
+            (None, Some(ErrorBody::Message(message)), false) => {
+                Ok(Resolution::Error { message, error: None })
+            }
+            (None, Some(ErrorBody::Typed(TypedError { message, error })), false) => {
+                Ok(Resolution::Error { message, error })
+            }
+            (None, None, true) => Ok(Resolution::Retry),
+            _ => Err(ApiError::invalid_request(
+                "say exactly one of `result`, `error` and `retry: true`",
+            )),
+        }
+    }
+}
+
+/// `POST /v1/runs/{id}/resolve`
+pub async fn resolve(
+    State(engine): State<Engine>,
+    Path(id): Path,
+    JsonBody(body): JsonBody<ResolveBody>,
+) -> Result<Json<RunInfo>> {
+    let call = body.call;
+    let resolution = body.into_resolution()?;
+    Ok(Json(
+        engine.resolve_step(&RunId::new(id)?, call, resolution).await?,
+    ))
+}
+
+/// Says nothing, but in JSON; see [`JsonBody`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmptyBody {}
+
+/// `POST /v1/runs/{id}/retry`
+pub async fn retry(
+    State(engine): State<Engine>,
+    Path(id): Path,
+    JsonBody(EmptyBody {}): JsonBody<EmptyBody>,
+) -> Result<Json<RunInfo>> {
+    Ok(Json(engine.retry(&RunId::new(id)?).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetryBody {
+    workflow: Option<String>,
+    #[serde(default = "step_failed")]
+    reason: BlockReason,
+}
+
+fn step_failed() -> BlockReason {
+    BlockReason::StepFailed
+}
+
+/// `POST /v1/runs/retry`: every run that is blocked for this reason.
+pub async fn retry_all(
+    State(engine): State<Engine>,
+    JsonBody(body): JsonBody<RetryBody>,
+) -> Result<Json<RetryReceipt>> {
+    let request = RetryRequest {
+        workflow: body.workflow,
+        reason: body.reason,
+    };
+    Ok(Json(engine.retry_all(request).await?))
 }
 
 /// `POST /v1/runs/{id}/replay`: against the component in the body, or the run's own when there is none.

@@ -154,7 +154,11 @@ pub fn sequence_journal(lab: &Lab, steps: u64) -> Vec<Entry> {
         };
         events.push((scheduled, Some(Body::new(format!(r#"{{"n":{n}}}"#)))));
         events.push((Event::AttemptStarted { call, attempt: 1 }, None));
-        let completed = Event::StepCompleted { call, attempt: 1 };
+        let completed = Event::StepCompleted {
+            call,
+            attempt: 1,
+            resolved: false,
+        };
         events.push((completed, Some(Body::new(n.to_string()))));
     }
     let last = steps.saturating_sub(1);

@@ -138,6 +138,9 @@ impl Names {
                 .number("retry_at")
                 .map(|at| format!("again at {}", time(at))),
         );
+        let says = |field| entry.fields.get(field).and_then(Value::as_bool) == Some(true);
+        words.extend(says("outcome_unknown").then(|| "outcome unknown".to_owned()));
+        words.extend(says("resolved").then(|| "as a person decided".to_owned()));
         words.extend(entry.number("due").map(|at| format!("due {}", time(at))));
         words.extend(entry.number("count").map(|count| format!("{count} of")));
         match entry.number("hook").and_then(|hook| self.hooks.get(&hook)) {

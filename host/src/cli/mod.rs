@@ -74,7 +74,7 @@ enum Command {
     Start(start::Args),
     /// Deliver a payload to the run that holds a token
     Deliver(deliver::Args),
-    /// Look at runs, or move one to another component
+    /// Look at runs, decide about those that are blocked, or move one to another component
     #[command(subcommand)]
     Runs(runs::Command),
     /// Look at hooks, or free one

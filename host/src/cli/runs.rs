@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Subcommand;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use super::hooks::Hook;
 use super::output::{Rows, json, time};
 use super::{Exit, Global, output};
 use crate::ids::Digest;
-use crate::journal::{CancelReason, RunStatus, Timestamp};
+use crate::journal::{CallNo, CancelReason, RunStatus, Timestamp};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -32,6 +33,10 @@ pub enum Command {
         /// Id of the run
         run: String,
     },
+    /// Say what a step came to that blocks its run, or let it run again
+    Resolve(ResolveArgs),
+    /// Let a run go on at the step that failed and blocks it, or all such runs
+    Retry(RetryArgs),
     /// Move a run to another deployed component and let it go on
     Upgrade {
         /// Id of the run
@@ -56,6 +61,47 @@ pub struct ListArgs {
     /// Go on after this run, the last of an earlier list
     #[arg(long, value_name = "RUN")]
     cursor: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub struct ResolveArgs {
+    /// Id of the run
+    run: String,
+    /// The step's call, as the run's message names it [default: whichever blocks the run]
+    #[arg(long, value_name = "N")]
+    call: Option<CallNo>,
+    #[command(flatten)]
+    outcome: OutcomeArgs,
+}
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct OutcomeArgs {
+    /// The step took effect: its result
+    #[arg(long, value_name = "JSON")]
+    result: Option<String>,
+    /// The step failed: why
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Run the step again
+    #[arg(long)]
+    retry: bool,
+}
+
+#[derive(clap::Args)]
+pub struct RetryArgs {
+    /// Id of the run
+    #[arg(required_unless_present = "all")]
+    run: Option<String>,
+    /// Every run that is blocked for the reason
+    #[arg(long, conflicts_with = "run")]
+    all: bool,
+    /// With --all, only runs of this workflow
+    #[arg(long, requires = "all")]
+    workflow: Option<String>,
+    /// With --all, why they are blocked: step_failed or key_expired [default: step_failed]
+    #[arg(long, requires = "all")]
+    reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -145,6 +191,9 @@ pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> 
         Command::Show { run } => show(&run, global).await?,
         Command::Cancel { run } => act(&run, "cancel", "{}".into(), global).await?,
         Command::Terminate { run } => act(&run, "terminate", "{}".into(), global).await?,
+        Command::Resolve(args) => resolve(args, global).await?,
+        Command::Retry(RetryArgs { run: Some(run), .. }) => act(&run, "retry", "{}".into(), global).await?,
+        Command::Retry(args) => retry_all(args, global).await?,
         Command::Upgrade { run, component } => upgrade(&run, &component, global).await?,
     }
     Ok(Exit::Done.into())
@@ -224,16 +273,73 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
     facts
 }
 
+async fn resolve(args: ResolveArgs, global: &Global) -> anyhow::Result<()> {
+    let OutcomeArgs { result, error, retry } = args.outcome;
+    // As text: reading and writing it anew could change its numbers.
+    let result: Option<Box<RawValue>> = result
+        .map(RawValue::from_string)
+        .transpose()
+        .context("the result is no JSON; a text is written with its quotes, as '\"text\"'")?;
+    let body = serde_json::to_string(&Resolve {
+        call: args.call,
+        result,
+        error,
+        retry,
+    })?;
+    act(&args.run, "resolve", body, global).await
+}
+
+#[derive(Serialize)]
+struct Resolve {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<CallNo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    retry: bool,
+}
+
+#[derive(Deserialize)]
+struct Retried {
+    retried: u64,
+    runs: Vec<String>,
+}
+
+async fn retry_all(args: RetryArgs, global: &Global) -> anyhow::Result<()> {
+    let body = serde_json::json!({
+        "workflow": args.workflow,
+        "reason": args.reason.as_deref().unwrap_or("step_failed"),
+    });
+    let answer = global
+        .client()?
+        .post(&["v1", "runs", "retry"], body.to_string(), None)
+        .await?;
+    if global.json() {
+        output::print(&answer.text)?;
+        return Ok(());
+    }
+    let Retried { retried, runs } = answer.read()?;
+    output::message(&match retried {
+        1 => "1 run goes on".to_owned(),
+        n => format!("{n} runs go on"),
+    });
+    for run in runs {
+        output::print(&run)?;
+    }
+    Ok(())
+}
+
 async fn upgrade(id: &str, component: &str, global: &Global) -> anyhow::Result<()> {
     let body = serde_json::json!({ "component": component }).to_string();
     act(id, "upgrade", body, global).await
 }
 
-/// Does something to a run, and shows how it stands then.
-async fn act(id: &str, action: &str, body: String, global: &Global) -> anyhow::Result<()> {
+/// Asks for something to be done with a run, and shows how it stands then.
+async fn act(id: &str, what: &str, body: String, global: &Global) -> anyhow::Result<()> {
     let answer = global
         .client()?
-        .post(&["v1", "runs", id, action], body, None)
+        .post(&["v1", "runs", id, what], body, None)
         .await?;
     if global.json() {
         output::print(&answer.text)?;

@@ -12,12 +12,15 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
 
 use super::Engine;
-use super::attempt::{Pending, Verdict, cancelled, judge};
+use super::attempt::{Pending, Verdict, cancelled, cut_off, judge};
+use super::backlog::{Backlog, Kept};
+use super::carry_on::block;
+use super::held;
 use super::registry::Signal;
 use crate::ids::RunId;
 use crate::journal::{
-    Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, Limits, NewEntry, Replay,
-    Timestamp,
+    Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, LastAttempt, Limits,
+    NewEntry, OpenStep, Replay, Timestamp,
 };
 use crate::sandbox::{AttemptEnd, Component, LogSink, Owner};
 use crate::store::{Append, Appended, Park, StoreError};
@@ -34,9 +37,12 @@ pub enum Stop {
     /// The instance was given up; the run rests until it is woken.
     #[error("evicted")]
     Evicted { wake_at: Option<Timestamp> },
-    /// The run was changed from outside so that it must begin again from its journal.
+    /// The run was changed from outside, or blocked, so that it must begin again from its journal.
     #[error("reload")]
     Reload,
+    /// The run was ended from outside.
+    #[error("ended")]
+    Ended,
     #[error(transparent)]
     Store(StoreError),
     #[error(transparent)]
@@ -49,7 +55,8 @@ pub enum Stop {
     OutOfTime,
 }
 
-/// Appends, and tries again for as long as the store cannot write: what finished is kept meanwhile.
+/// Appends, and tries again for as long as the store cannot write: what finished is kept meanwhile, and no attempt
+/// of any run begins.
 pub async fn save(
     engine: &Engine,
     run: &RunId,
@@ -58,6 +65,7 @@ pub async fn save(
     park: Option<Park>,
 ) -> Result<Appended, StoreError> {
     engine.prepare_children(run, &mut entries).await?;
+    let mut refused = None;
     loop {
         let append = Append {
             run: run.clone(),
@@ -70,6 +78,7 @@ pub async fn save(
         match engine.0.store.append(append).await {
             Err(error) if error.may_retry() => {
                 tracing::warn!(%run, %error, "not saved yet; trying again");
+                refused.get_or_insert_with(|| engine.0.backlog.refused());
                 tokio::time::sleep(WRITE_RETRY).await;
             }
             Ok(appended) => {
@@ -104,8 +113,12 @@ pub struct Activation {
     /// An attempt that runs within this task, while it is the only one: a sequence of short steps wakes no
     /// other thread.
     alone: Option<(CallNo, AttemptFuture)>,
+    /// Attempts that begin once it is committed that they do.
+    committing: Vec<(CallNo, AttemptFuture)>,
+    /// Steps that wait for a person, as far as this activation has met them.
+    held: Vec<CallNo>,
     running: HashMap<CallNo, AbortHandle>,
-    attempts: JoinSet<(CallNo, AttemptEnd)>,
+    attempts: JoinSet<(CallNo, Ended)>,
     /// This run's place among those that wait for the common budget of attempts, kept until it is served.
     queued: Option<PermitFuture>,
     /// When attempts that began before the run was asked to cancel are cut off.
@@ -114,6 +127,8 @@ pub struct Activation {
     news: bool,
     /// Entries that the next commit carries.
     unsaved: Vec<NewEntry>,
+    /// The outcomes among them, for the common bound of their size.
+    kept: Vec<Kept>,
     /// When they must be visible.
     flush_at: Option<Instant>,
     /// Wakes this task for that. Set anew only when it has gone off: most commits come long before.
@@ -122,7 +137,26 @@ pub struct Activation {
 
 type PermitFuture = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
-type AttemptFuture = Pin<Box<dyn Future<Output = AttemptEnd> + Send>>;
+type AttemptFuture = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+/// How an attempt ended, counted as kept until that is saved or thrown away.
+struct Ended {
+    end: AttemptEnd,
+    kept: Kept,
+}
+
+impl Ended {
+    /// Frees the attempt's place when its outcome is counted, so that one of both always bounds it.
+    fn new(end: AttemptEnd, backlog: &Backlog, place: OwnedSemaphorePermit) -> Self {
+        let bytes = match &end {
+            AttemptEnd::Returned(Ok(text) | Err(text)) => text.len() as u64,
+            AttemptEnd::Trapped(_) | AttemptEnd::TimedOut | AttemptEnd::Diverged(_) => 0,
+        };
+        let kept = backlog.outcome(bytes);
+        drop(place);
+        Self { end, kept }
+    }
+}
 
 type Outcome<T> = Result<T, Stop>;
 
@@ -164,12 +198,15 @@ impl Activation {
             delayed: BinaryHeap::new(),
             steps: HashMap::new(),
             alone: None,
+            committing: Vec::new(),
+            held: Vec::new(),
             running: HashMap::new(),
             attempts: JoinSet::new(),
             queued: None,
             cut_at: None,
             news: false,
             unsaved: Vec::new(),
+            kept: Vec::new(),
             flush_at: None,
             flush: Box::pin(tokio::time::sleep(VISIBLE_AFTER)),
         }
@@ -177,6 +214,9 @@ impl Activation {
 
     async fn advance(&mut self, replay: &mut Replay) -> Outcome<()> {
         let advanced = self.work_until_news(replay).await;
+        if let Err(Stop::Reload) = &advanced {
+            self.finish_at_most_once(replay).await?;
+        }
         // The guest computes now, for as long as it likes; the attempt goes on elsewhere.
         if let Some((call, attempt)) = self.alone.take() {
             self.spawn(call, attempt);
@@ -194,14 +234,17 @@ impl Activation {
             return Ok(());
         }
         if !std::mem::replace(&mut self.at_frontier, true) {
-            self.resume_steps(replay);
+            self.resume_steps(replay)?;
         }
         while replay.seen() == before {
             self.keep_deadlines(replay)?;
             self.news |= self.fire_timers(replay) | self.collect(replay)?;
             self.promote_delayed();
             self.begin_attempts(replay)?;
-            if std::mem::take(&mut self.news) {
+            if !self.held.is_empty() {
+                return self.wait_for_a_person(replay).await;
+            }
+            if std::mem::take(&mut self.news) || !self.committing.is_empty() {
                 self.save(replay, None).await?;
                 return Ok(());
             }
@@ -232,6 +275,7 @@ impl Activation {
                             options: options.clone(),
                             input: Body::shared_text(body.as_ref()),
                             attempts: 0,
+                            forgiven: 0,
                             cancelled: false,
                         };
                         if let Some(traceless) = replay.is_cancelled(*call) {
@@ -244,10 +288,16 @@ impl Activation {
                     }
                     Event::Abandoned { call } => {
                         self.steps.remove(call);
+                        self.held.retain(|held| held != call);
+                        self.committing.retain(|(committing, _)| committing != call);
                         self.alone.take_if(|(alone, _)| alone == call);
                         if let Some(attempt) = self.running.remove(call) {
                             attempt.abort();
                         }
+                    }
+                    // Refused before its first attempt.
+                    Event::StepFailed { call, .. } => {
+                        self.steps.remove(call);
                     }
                     _ => {}
                 }
@@ -271,7 +321,8 @@ impl Activation {
     }
 
     /// Steps that an earlier activation left without an outcome.
-    fn resume_steps(&mut self, replay: &Replay) {
+    fn resume_steps(&mut self, replay: &Replay) -> Outcome<()> {
+        let now = self.engine.0.clock.now();
         for (call, open) in &replay.work().steps {
             if self.steps.contains_key(call) || replay.is_abandoned(*call) {
                 continue;
@@ -284,21 +335,34 @@ impl Activation {
                 options: open.options.clone(),
                 input: Body::shared_text(scheduled.body.as_ref()),
                 attempts: open.attempts,
+                forgiven: open.forgiven,
                 cancelled: open.cancelled,
             };
             if open.cancelled {
-                // Where no retry is due an attempt may have begun, also one that the journal does not know.
-                self.unsaved.push(cancelled(&step, open.retry_at.is_none()));
+                let unknown = match open.last {
+                    // An attempt may have begun, also one that the journal does not know.
+                    LastAttempt::None | LastAttempt::Begun => true,
+                    LastAttempt::Failed { outcome_unknown, .. } => outcome_unknown,
+                };
+                self.unsaved.push(cancelled(&step, unknown));
                 self.news = true;
                 continue;
             }
+            let cut_off = cut_off(&step);
             self.steps.insert(*call, step);
-            match open.retry_at {
-                Some(at) => self.delayed.push(Reverse((at, *call))),
-                None => self.ready.push_back(*call),
+            if open.options.at_most_once && open.last == LastAttempt::Begun {
+                self.news |= self.judged(*call, cut_off, replay)?;
+            } else if open.hold(now).is_some() {
+                self.held.push(*call);
+            } else {
+                match open.retry_at() {
+                    Some(at) => self.delayed.push(Reverse((at, *call))),
+                    None => self.ready.push_back(*call),
+                }
             }
         }
         self.ready.make_contiguous().sort_unstable();
+        Ok(())
     }
 
     /// The run is to end: steps without an attempt get none, those with one get a grace time.
@@ -314,6 +378,7 @@ impl Activation {
                 self.cut_at
                     .get_or_insert(self.engine.0.clock.now().saturating_add(grace));
             } else if let Some(step) = self.steps.remove(&call) {
+                self.committing.retain(|(committing, _)| *committing != call);
                 self.unsaved.push(cancelled(&step, false));
                 self.news = true;
             }
@@ -372,8 +437,8 @@ impl Activation {
     }
 
     /// Takes in the end of an attempt; true when the guest has something to observe.
-    fn ended(&mut self, ended: Result<(CallNo, AttemptEnd), JoinError>, replay: &Replay) -> Outcome<bool> {
-        let (call, end) = match ended {
+    fn ended(&mut self, ended: Result<(CallNo, Ended), JoinError>, replay: &Replay) -> Outcome<bool> {
+        let (call, Ended { end, kept }) = match ended {
             Ok(ended) => ended,
             Err(error) if error.is_cancelled() => return Ok(false),
             Err(error) => std::panic::resume_unwind(error.into_panic()),
@@ -384,7 +449,14 @@ impl Activation {
         let Some(step) = self.steps.get(&call).filter(|_| !replay.is_abandoned(call)) else {
             return Ok(false);
         };
-        Ok(match judge(step, end, &self.limits, self.engine.0.clock.now()) {
+        self.kept.push(kept);
+        let verdict = judge(step, end, &self.limits, self.engine.0.clock.now());
+        self.judged(call, verdict, replay)
+    }
+
+    /// Takes in what became of an attempt; true when the guest has something to observe.
+    fn judged(&mut self, call: CallNo, verdict: Verdict, replay: &Replay) -> Outcome<bool> {
+        Ok(match verdict {
             Verdict::Done(entry) => {
                 self.steps.remove(&call);
                 self.unsaved.push(entry);
@@ -392,14 +464,79 @@ impl Activation {
             }
             Verdict::Again(entry, at) => {
                 self.unsaved.push(entry);
+                // Where a key lives for a time, the begin of its first attempt is committed.
+                let open = replay.work().steps.get(&call);
+                if open.is_some_and(|open| open.key_expired(at)) {
+                    self.held.push(call);
+                    return Ok(false);
+                }
                 self.delayed.push(Reverse((at, call)));
                 // Nothing for the guest, but it holds the time of the next attempt: saved within the time in
                 // which attempts become visible.
                 self.flush_soon();
                 false
             }
+            Verdict::Held(entry) => {
+                self.unsaved.push(entry);
+                self.held.push(call);
+                false
+            }
             Verdict::Diverged(divergence) => return Err(Stop::Diverged(divergence)),
         })
+    }
+
+    /// Blocks the run at the first step that waits for a person. What is at work comes to its end and is saved,
+    /// nothing else begins, and then the run goes on from its journal: if somebody has decided by then.
+    async fn wait_for_a_person(&mut self, replay: &mut Replay) -> Outcome<()> {
+        self.queued = None;
+        self.save(replay, None).await?;
+        let now = self.engine.0.clock.now();
+        let mut steps = replay.work().steps.iter();
+        let held = steps.find_map(|(call, open)| Some((*call, open, open.hold(now)?)));
+        let Some((call, open, hold)) = held else {
+            // The clock was set back.
+            self.requeue_held(replay);
+            return Ok(());
+        };
+        let why = held::blocked(&self.run, call, open, hold, replay);
+        block(&self.engine, &self.run, why).await;
+        if let Some((call, attempt)) = self.alone.take() {
+            self.spawn(call, attempt);
+        }
+        while let Some(ended) = self.attempts.join_next().await {
+            self.ended(ended, replay)?;
+            self.collect(replay)?;
+            self.save(replay, None).await?;
+        }
+        Err(Stop::Reload)
+    }
+
+    /// Before this activation ends: what may not be repeated is not cut off, and its outcomes are saved.
+    async fn finish_at_most_once(&mut self, replay: &Replay) -> Outcome<()> {
+        loop {
+            let mut steps = self.running.keys().filter_map(|call| self.steps.get(call));
+            if !steps.any(|step| step.options.at_most_once) {
+                return Ok(());
+            }
+            let Some(ended) = self.attempts.join_next().await else {
+                return Ok(());
+            };
+            self.ended(ended, replay)?;
+            // What others wrote meanwhile is for the next activation.
+            let entries = std::mem::take(&mut self.unsaved);
+            let saved = save(&self.engine, &self.run, replay.seen(), entries, None).await;
+            saved.map_err(Stop::Store)?;
+            self.kept.clear();
+        }
+    }
+
+    fn requeue_held(&mut self, replay: &Replay) {
+        for call in std::mem::take(&mut self.held) {
+            match replay.work().steps.get(&call).and_then(OpenStep::retry_at) {
+                Some(at) => self.delayed.push(Reverse((at, call))),
+                None => self.ready.push_back(call),
+            }
+        }
     }
 
     fn promote_delayed(&mut self) {
@@ -417,12 +554,13 @@ impl Activation {
     }
 
     fn attempts_begun(&self) -> usize {
-        self.running.len() + usize::from(self.alone.is_some())
+        self.running.len() + self.committing.len() + usize::from(self.alone.is_some())
     }
 
-    /// Begins as many attempts as the budgets allow. Where the common one is used up, the run queues for it.
+    /// Begins as many attempts as the budgets allow. Where the common one is used up, or the store has to catch up,
+    /// the run queues for it.
     fn begin_attempts(&mut self, replay: &Replay) -> Outcome<()> {
-        while self.attempts_begun() < self.engine.0.config.max_attempts_per_run {
+        while self.held.is_empty() && self.attempts_begun() < self.engine.0.config.max_attempts_per_run {
             let Some(call) = self.ready.front().copied() else {
                 self.queued = None;
                 return Ok(());
@@ -434,9 +572,17 @@ impl Activation {
             if self.queued.is_some() {
                 return Ok(());
             }
-            let budget = self.engine.0.attempts.clone();
-            let Ok(permit) = budget.clone().try_acquire_owned() else {
-                self.queued = Some(Box::pin(budget.acquire_owned()));
+            let (budget, backlog) = (self.engine.0.attempts.clone(), self.engine.0.backlog.clone());
+            let permit = match backlog.is_open() {
+                true => budget.clone().try_acquire_owned().ok(),
+                false => None,
+            };
+            let Some(permit) = permit else {
+                self.queued = Some(Box::pin(async move {
+                    let permit = budget.acquire_owned().await;
+                    backlog.open().await;
+                    permit
+                }));
                 return Ok(());
             };
             self.ready.pop_front();
@@ -449,30 +595,38 @@ impl Activation {
         let Some(step) = self.steps.get_mut(&call) else {
             return Ok(());
         };
+        let now = self.engine.0.clock.now();
+        let open = replay.work().steps.get(&call);
+        if open.is_some_and(|open| open.hold(now).is_some()) {
+            self.held.push(call);
+            return Ok(());
+        }
         let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
+        let backlog = self.engine.0.backlog.clone();
         let running: AttemptFuture = if step.closure {
             let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
             let replica = replica.map_err(Stop::Replay)?;
             let request = step.closure_request(&self.run, replica, self.logs.clone());
             Box::pin(async move {
                 let end = sandbox.run_closure(&component, request).await;
-                drop(permit);
-                end
+                Ended::new(end, &backlog, permit)
             })
         } else {
             let request = step.request(&self.run, self.limits.clone(), self.logs.clone());
             Box::pin(async move {
                 let end = sandbox.run_step(&component, request).await;
-                drop(permit);
-                end
+                Ended::new(end, &backlog, permit)
             })
         };
         step.attempts += 1;
         let attempt = step.attempts;
+        let begins_committed = step.options.begins_committed();
         let started = Event::AttemptStarted { call, attempt };
         self.unsaved.push(NewEntry::event(started));
         self.flush_soon();
-        if self.attempts_begun() == 0 && self.ready.is_empty() {
+        if begins_committed {
+            self.committing.push((call, running));
+        } else if self.attempts_begun() == 0 && self.ready.is_empty() {
             self.alone = Some((call, running));
         } else {
             self.spawn(call, running);
@@ -618,7 +772,10 @@ impl Activation {
         let Some(loaded) = loaded.map_err(Stop::Store)? else {
             return Err(Stop::Reload);
         };
-        if loaded.run.status.is_terminal() || loaded.run.blocked.is_some() {
+        if loaded.run.status.is_terminal() {
+            return Err(Stop::Ended);
+        }
+        if loaded.run.blocked.is_some() {
             return Err(Stop::Reload);
         }
         self.apply(replay, loaded.entries)
@@ -630,6 +787,10 @@ impl Activation {
         self.flush_at = None;
         let saved = save(&self.engine, &self.run, replay.seen(), entries, park).await;
         let saved = saved.map_err(Stop::Store)?;
+        self.kept.clear();
+        for (call, attempt) in std::mem::take(&mut self.committing) {
+            self.spawn(call, attempt);
+        }
         self.apply(replay, saved.entries)?;
         Ok(saved.parked)
     }
@@ -643,7 +804,7 @@ impl Activation {
         let cancelled = entries.iter().any(cancels);
         replay.extend(entries).map_err(Stop::Replay)?;
         if replay.status().is_terminal() {
-            return Err(Stop::Reload);
+            return Err(Stop::Ended);
         }
         if cancelled {
             self.cancel_steps();

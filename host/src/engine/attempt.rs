@@ -7,7 +7,7 @@ use crate::clock;
 use crate::ids::RunId;
 use crate::journal::{
     AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
-    Replay, StepOptions, Timestamp, checked_json, shortened,
+    Replay, StepOptions, Then, Timestamp, checked_json, shortened,
 };
 use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, Trap, TrapKind};
 
@@ -22,6 +22,8 @@ pub struct Pending {
     pub input: Arc<str>,
     /// Attempts that began before.
     pub attempts: u32,
+    /// Those of them that do not count against the retries.
+    pub forgiven: u32,
     /// The run was asked to cancel: no further attempts.
     pub cancelled: bool,
 }
@@ -51,13 +53,26 @@ impl Pending {
     }
 
     fn idempotency_key(&self, run: &RunId) -> String {
-        let made = || format!("{run}/{}", self.call);
-        self.options.key.clone().unwrap_or_else(made)
+        idempotency_key(run, self.call, &self.options)
+    }
+
+    /// A run that is to end waits for nobody.
+    fn unless_cancelled(&self, then: Then) -> Then {
+        match self.cancelled {
+            true => Then::Fail,
+            false => then,
+        }
     }
 
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.options.timeout_ms)
     }
+}
+
+/// The same in every attempt of this step.
+pub fn idempotency_key(run: &RunId, call: CallNo, options: &StepOptions) -> String {
+    let made = || format!("{run}/{call}");
+    options.key.clone().unwrap_or_else(made)
 }
 
 /// What an attempt's end makes of its step.
@@ -66,6 +81,8 @@ pub enum Verdict {
     Done(NewEntry),
     /// Tried again at this time.
     Again(NewEntry, Timestamp),
+    /// Tried again when a person says so.
+    Held(NewEntry),
     /// The workflow is not what its journal holds.
     Diverged(Box<Divergence>),
 }
@@ -77,23 +94,34 @@ const MAX_CAUSES: usize = 20;
 pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -> Verdict {
     let (call, attempt) = (step.call, step.attempts);
     let mut retry_after = None;
+    // What did not return may have taken effect.
+    let mut outcome_unknown = step.options.at_most_once;
     let (failure, may_retry) = match end {
         AttemptEnd::Returned(Ok(value)) => match checked(&value, limits) {
             Ok(()) => {
-                let event = Event::StepCompleted { call, attempt };
+                let event = Event::StepCompleted {
+                    call,
+                    attempt,
+                    resolved: false,
+                };
                 return Verdict::Done(NewEntry::with_body(event, Body::new(value)));
             }
             // The same step would give the same again.
-            Err(failure) => (failure, false),
+            Err(failure) => {
+                outcome_unknown = false;
+                (failure, false)
+            }
         },
         AttemptEnd::Returned(Err(document)) if document.len() as u64 > limits.body_bytes => {
             let (bytes, limit) = (document.len(), limits.body_bytes);
             let text = format!("the step's error has {bytes} bytes; the limit is {limit}");
+            outcome_unknown = parse_error(document).outcome_unknown;
             (Failure::new(FailureKind::TooLarge, text), true)
         }
         AttemptEnd::Returned(Err(document)) => {
             let error = parse_error(document);
             retry_after = error.retry_after_ms;
+            outcome_unknown = error.outcome_unknown;
             let mut failure = Failure::new(FailureKind::Error, error.message);
             failure.error = error.error;
             let causes = error.causes.iter().take(MAX_CAUSES);
@@ -109,23 +137,64 @@ pub fn judge(step: &Pending, end: AttemptEnd, limits: &Limits, now: Timestamp) -
             (Failure::new(FailureKind::Timeout, text), true)
         }
     };
+    if outcome_unknown {
+        return unknown(step, failure);
+    }
+    // The first attempt is no retry.
+    let counted = attempt - step.forgiven;
+    if may_retry && counted <= step.options.automatic_retries() && !step.cancelled {
+        let jitter = clock::random_u64();
+        let retry_at = step.options.retry_at(now, counted, retry_after, jitter);
+        return Verdict::Again(attempt_failed(step, failure, Some(retry_at)), retry_at);
+    }
+    match step.unless_cancelled(step.options.on_exhausted) {
+        Then::Block if may_retry => Verdict::Held(attempt_failed(step, failure, None)),
+        Then::Block | Then::Fail => Verdict::Done(step_failed(step, failure)),
+    }
+}
+
+/// Judges attempt `step.attempts`, of which the journal knows no end.
+pub fn cut_off(step: &Pending) -> Verdict {
+    let text = "the attempt was cut off before it returned";
+    unknown(step, Failure::new(FailureKind::Interrupted, text))
+}
+
+fn unknown(step: &Pending, failure: Failure) -> Verdict {
     let failure = Failure {
-        attempts: Some(attempt),
+        outcome_unknown: true,
         ..failure
     };
-    let body = Body::new(failure.to_json());
-    // The first attempt is no retry.
-    if may_retry && attempt <= step.options.retries && !step.cancelled {
-        let jitter = clock::random_u64();
-        let retry_at = step.options.retry_at(now, attempt, retry_after, jitter);
-        let event = Event::AttemptFailed {
-            call,
-            attempt,
-            retry_at,
-        };
-        return Verdict::Again(NewEntry::with_body(event, body), retry_at);
+    match step.unless_cancelled(step.options.on_unknown) {
+        Then::Block => Verdict::Held(attempt_failed(step, failure, None)),
+        Then::Fail => Verdict::Done(step_failed(step, failure)),
     }
-    Verdict::Done(NewEntry::with_body(Event::StepFailed { call, attempt }, body))
+}
+
+fn attempt_failed(step: &Pending, failure: Failure, retry_at: Option<Timestamp>) -> NewEntry {
+    let event = Event::AttemptFailed {
+        call: step.call,
+        attempt: step.attempts,
+        retry_at,
+        outcome_unknown: failure.outcome_unknown,
+    };
+    NewEntry::with_body(event, body(step, failure))
+}
+
+fn step_failed(step: &Pending, failure: Failure) -> NewEntry {
+    let event = Event::StepFailed {
+        call: step.call,
+        attempt: step.attempts,
+        resolved: false,
+    };
+    NewEntry::with_body(event, body(step, failure))
+}
+
+fn body(step: &Pending, failure: Failure) -> Body {
+    let failure = Failure {
+        attempts: Some(step.attempts),
+        ..failure
+    };
+    Body::new(failure.to_json())
 }
 
 /// What a step comes to that gets no attempt any more, since the run was asked to cancel. `cut_off` when an attempt
@@ -141,7 +210,12 @@ pub fn cancelled(step: &Pending, cut_off: bool) -> NewEntry {
         outcome_unknown: cut_off,
         ..Failure::new(FailureKind::Cancelled, text)
     };
-    NewEntry::with_body(Event::StepFailed { call, attempt }, Body::new(failure.to_json()))
+    let event = Event::StepFailed {
+        call,
+        attempt,
+        resolved: false,
+    };
+    NewEntry::with_body(event, Body::new(failure.to_json()))
 }
 
 fn checked(value: &str, limits: &Limits) -> Result<(), Failure> {
@@ -170,6 +244,7 @@ fn parse_error(document: String) -> AttemptError {
         causes: Vec::new(),
         retry: true,
         retry_after_ms: None,
+        outcome_unknown: false,
     })
 }
 

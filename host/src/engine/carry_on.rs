@@ -86,7 +86,7 @@ async fn failed(engine: &Engine, run: &RunId, error: StoreError) -> Next {
     match error {
         StoreError::Corrupt { .. } => {
             let message = error.to_string();
-            block(engine, run, BlockReason::CorruptJournal, message, json!(null)).await;
+            block_for(engine, run, BlockReason::CorruptJournal, message, json!(null)).await;
             Next::Rest { wake_at: None }
         }
         StoreError::Invalid(_) => host_fault(engine, run, error.to_string()).await,
@@ -103,7 +103,7 @@ async fn host_fault(engine: &Engine, run: &RunId, what: String) -> Next {
         "a fault of this host, please report it: {what}. The run can go on once the host is mended: `onemark runs \
          upgrade {run} --component DIGEST`, also with the component that it has"
     );
-    block(engine, run, BlockReason::HostFault, message, json!(null)).await;
+    block_for(engine, run, BlockReason::HostFault, message, json!(null)).await;
     Next::Rest { wake_at: None }
 }
 
@@ -149,7 +149,7 @@ async fn activate(
         Err(Error::Store(error)) => return Err(error),
         Err(error) => {
             let message = format!("the run's component cannot be loaded: {error}");
-            block(engine, run, BlockReason::Component, message, json!(null)).await;
+            block_for(engine, run, BlockReason::Component, message, json!(null)).await;
             return Ok(Next::Rest { wake_at: None });
         }
     };
@@ -217,14 +217,14 @@ async fn settle(
                  `onemark runs upgrade {run} --component DIGEST`",
                 describe(&trap)
             );
-            block(engine, run, BlockReason::Trap, message, json!(trap)).await;
+            block_for(engine, run, BlockReason::Trap, message, json!(trap)).await;
             rest
         }
         WorkflowEnd::Corrupt { seq, what } => Err(corrupt(run, &GuestError::Corrupt { seq, what })),
         WorkflowEnd::EndOfJournal => Ok(Next::Again),
         WorkflowEnd::Stopped(error) => match error.downcast::<Stop>() {
             Ok(Stop::Evicted { wake_at }) => Ok(Next::Rest { wake_at }),
-            Ok(Stop::Reload) => Ok(Next::Again),
+            Ok(Stop::Reload | Stop::Ended) => Ok(Next::Again),
             Ok(Stop::Store(error)) => Err(error),
             Ok(Stop::Replay(error)) => Err(corrupt(run, &error)),
             Ok(Stop::OutOfTime) => {
@@ -254,7 +254,7 @@ async fn block_as_diverged(engine: &Engine, run: &RunId, divergence: Divergence)
          `onemark runs upgrade {run} --component DIGEST`",
         report.message
     );
-    block(engine, run, BlockReason::Nondeterminism, message, json!(report)).await;
+    block_for(engine, run, BlockReason::Nondeterminism, message, json!(report)).await;
 }
 
 fn describe(trap: &Trap) -> String {
@@ -282,19 +282,25 @@ fn outcome_entry(outcome: Result<String, String>, replay: &Replay) -> NewEntry {
     NewEntry::with_body(event, Body::new(text))
 }
 
-async fn block(
+async fn block_for(
     engine: &Engine,
     run: &RunId,
     reason: BlockReason,
     message: String,
     detail: serde_json::Value,
 ) {
-    tracing::warn!(%run, ?reason, message, "run blocked");
     let blocked = Blocked {
         reason,
         message,
+        step: None,
         detail,
     };
+    block(engine, run, blocked).await;
+}
+
+/// Marks the run as blocked, as soon as the store can write.
+pub async fn block(engine: &Engine, run: &RunId, blocked: Blocked) {
+    tracing::warn!(%run, reason = ?blocked.reason, message = blocked.message, "run blocked");
     loop {
         match engine.0.store.block(run, engine.0.fence, blocked.clone()).await {
             Err(error) if error.may_retry() => tokio::time::sleep(WRITE_RETRY).await,

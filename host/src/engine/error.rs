@@ -1,9 +1,9 @@
 //! What can go wrong with a request, for callers to decide on.
 
 use crate::ids::{Digest, HookToken, NameError, RunId};
-use crate::journal::RunStatus;
+use crate::journal::{CallNo, RunStatus};
 use crate::sandbox::LoadError;
-use crate::store::{Owner, StoreError};
+use crate::store::{BlockReason, Owner, StoreError};
 
 /// Why the engine did not do what was asked. Nothing was written, unless a variant says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +46,14 @@ pub enum Error {
     InvalidPayload { token: HookToken, what: String },
     #[error("run {run} has ended ({status})")]
     RunEnded { run: RunId, status: RunStatus },
+
+    #[error("run {run} is {status}: it waits for nobody's decision")]
+    NotBlocked { run: RunId, status: RunStatus },
+    /// What blocks the run is not mended by what was asked.
+    #[error("run {run} is blocked for another reason: {reason}")]
+    BlockedOtherwise { run: RunId, reason: BlockReason },
+    #[error("run {run} is blocked at call {call}, not at the one named")]
+    BlockedElsewhere { run: RunId, call: CallNo },
 
     #[error("no component {0} is deployed")]
     UnknownComponent(Digest),

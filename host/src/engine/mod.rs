@@ -5,10 +5,12 @@
 mod activation;
 mod admit;
 mod attempt;
+mod backlog;
 mod carry_on;
 mod children;
 mod components;
 mod error;
+mod held;
 mod hooks;
 mod registry;
 mod replay;
@@ -26,14 +28,15 @@ use crate::journal::Limits;
 use crate::sandbox::Sandbox;
 use crate::store::{Fence, Store, StoreError};
 
+use backlog::Backlog;
 use components::Components;
 use registry::Registry;
 
 pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
-    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, RunResult, StartHook,
-    StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, Resolution, RetryReceipt,
+    RetryRequest, RunResult, StartHook, StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
 
 /// Sizes and times of an engine. The defaults suit one small machine.
@@ -80,6 +83,7 @@ struct Inner {
     components: Components,
     registry: Registry,
     attempts: Arc<Semaphore>,
+    backlog: Backlog,
     /// Why the engine stopped for good; see [`Engine::failed`].
     failure: watch::Sender<Option<StoreError>>,
 }
@@ -100,6 +104,7 @@ impl Engine {
             components: Components::default(),
             registry: Registry::new(config.max_resident),
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
+            backlog: Backlog::new(),
             failure: watch::Sender::new(None),
             store,
             sandbox,

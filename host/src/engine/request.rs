@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{Divergence, RunStatus};
 use crate::sandbox::Trap;
-use crate::store::Blocked;
+use crate::store::{BlockReason, Blocked};
 
 /// A run to be started.
 #[derive(Debug, Clone)]
@@ -48,6 +48,32 @@ pub struct DeliverRequest {
     /// JSON.
     pub payload: Arc<str>,
     pub key: Option<IdempotencyKey>,
+}
+
+/// What a person makes of a step that blocks its run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Resolution {
+    /// It took effect, and this is its result, JSON.
+    Result(Arc<str>),
+    /// It failed. `error` is the value of the step's error type, where the workflow looks at it.
+    Error { message: String, error: Option<Value> },
+    /// It is run again.
+    Retry,
+}
+
+/// Which blocked runs to let go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryRequest {
+    /// Only those of this workflow.
+    pub workflow: Option<String>,
+    pub reason: BlockReason,
+}
+
+/// The runs that go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RetryReceipt {
+    pub retried: u64,
+    pub runs: Vec<RunId>,
 }
 
 /// A component that was given a name.

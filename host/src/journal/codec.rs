@@ -43,3 +43,30 @@ pub fn chain(before: Digest, seq: Seq, at: Timestamp, event: &[u8], body: Option
     }
     Digest(hash.finalize().into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was written before a field was there reads as it was meant.
+    #[test]
+    fn entries_without_later_fields_are_read() {
+        let failed = br#"{"attempt_failed":{"call":1,"attempt":2,"retry_at":3}}"#;
+        let expected = Event::AttemptFailed {
+            call: 1,
+            attempt: 2,
+            retry_at: Some(3),
+            outcome_unknown: false,
+        };
+        assert_eq!(decode_event(failed).unwrap(), expected);
+        assert_eq!(encode_event(&expected).unwrap(), failed);
+        let completed = br#"{"step_completed":{"call":1,"attempt":2}}"#;
+        let expected = Event::StepCompleted {
+            call: 1,
+            attempt: 2,
+            resolved: false,
+        };
+        assert_eq!(decode_event(completed).unwrap(), expected);
+        assert_eq!(encode_event(&expected).unwrap(), completed);
+    }
+}

@@ -83,7 +83,8 @@ pub enum Event {
     /// Entry 0. Body: the input.
     Started(Box<Started>),
 
-    /// The guest called a step. Body: its input, unless it is a closure.
+    /// The guest called a step. Body: its input, unless it is a closure. Of an input over the limit only length
+    /// and digest are kept, and the step fails.
     StepScheduled {
         call: CallNo,
         step: String,
@@ -99,22 +100,37 @@ pub enum Event {
         call: CallNo,
         attempt: u32,
     },
-    /// An attempt failed and another will follow. Body: the failure.
+    /// An attempt failed, and that is not the step's outcome. Body: the failure.
     AttemptFailed {
         call: CallNo,
         attempt: u32,
-        /// Backoff with its jitter, or what the error asked for.
-        retry_at: Timestamp,
+        /// When the next may begin: backoff with its jitter, or what the error asked for. Absent when none
+        /// begins before a person says so; the run is blocked until then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_at: Option<Timestamp>,
+        /// Nobody knows whether the attempt took effect.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        outcome_unknown: bool,
+    },
+    /// A person lets a step be tried again: its retries and the time that its key lives count anew.
+    StepRetried {
+        call: CallNo,
     },
     /// The step's result is saved; it never runs again. Body: the result.
     StepCompleted {
         call: CallNo,
         attempt: u32,
+        /// A person supplied the result.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        resolved: bool,
     },
-    /// The step failed for good. Body: the failure.
+    /// The step failed for good. Body: the failure. Attempt 0: it was refused before the first.
     StepFailed {
         call: CallNo,
         attempt: u32,
+        /// A person supplied the failure.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        resolved: bool,
     },
 
     /// The guest asked to sleep.
@@ -429,6 +445,16 @@ impl Event {
         }
     }
 
+    /// What a person decided about a step that had blocked the run.
+    pub fn is_decision(&self) -> bool {
+        matches!(
+            self,
+            Self::StepRetried { .. }
+                | Self::StepCompleted { resolved: true, .. }
+                | Self::StepFailed { resolved: true, .. }
+        )
+    }
+
     /// The event's name as it stands in JSON, tables and the UI.
     pub fn name(&self) -> &'static str {
         match self {
@@ -436,6 +462,7 @@ impl Event {
             Self::StepScheduled { .. } => "step_scheduled",
             Self::AttemptStarted { .. } => "attempt_started",
             Self::AttemptFailed { .. } => "attempt_failed",
+            Self::StepRetried { .. } => "step_retried",
             Self::StepCompleted { .. } => "step_completed",
             Self::StepFailed { .. } => "step_failed",
             Self::TimerSet { .. } => "timer_set",

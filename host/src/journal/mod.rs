@@ -19,9 +19,9 @@ pub use entry::{
     HookSpec, Lineage, MAX_METADATA_BYTES, NewEntry, ParentEnd, PayloadType, RunTimeout, Seq, Started,
     Timestamp,
 };
-pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides};
+pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides, Then};
 pub use outcome::{AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, checked_json, kept, shortened};
 pub use replay::{Begun, GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
 pub use template::{Template, TemplateError};
-pub use work::{Deadline, OpenStep, OpenTimer, Work};
+pub use work::{Deadline, Hold, LastAttempt, OpenStep, OpenTimer, Work};

@@ -26,6 +26,39 @@ pub struct StepOptions {
     /// The idempotency key, or in a manifest its template. Made from run and call when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Milliseconds for which whoever is given the key knows it, counted from when the first attempt began: no
+    /// attempt begins later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_ttl_ms: Option<u64>,
+    /// No second attempt without a person, whatever became of the first: `retries` means nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub at_most_once: bool,
+    /// What follows an attempt of which nobody knows whether it took effect.
+    #[serde(skip_serializing_if = "Then::is_block")]
+    pub on_unknown: Then,
+    /// What follows the last attempt, when another could have helped.
+    #[serde(skip_serializing_if = "Then::is_fail")]
+    pub on_exhausted: Then,
+}
+
+/// What follows when no further attempt does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// The run is blocked until a person decides.
+    Block,
+    /// The workflow gets the failure.
+    Fail,
+}
+
+impl Then {
+    fn is_block(&self) -> bool {
+        *self == Self::Block
+    }
+
+    fn is_fail(&self) -> bool {
+        *self == Self::Fail
+    }
 }
 
 // Factors come from JSON, which has no NaN.
@@ -39,6 +72,10 @@ impl Default for StepOptions {
             backoff: Backoff::default(),
             timeout_ms: 5 * 60 * 1000,
             key: None,
+            key_ttl_ms: None,
+            at_most_once: false,
+            on_unknown: Then::Block,
+            on_exhausted: Then::Fail,
         }
     }
 }
@@ -69,6 +106,10 @@ impl StepOptions {
         if let Some(key) = &overrides.key {
             options.key = Some(key.clone());
         }
+        options.key_ttl_ms = overrides.key_ttl_ms.or(options.key_ttl_ms);
+        options.at_most_once = overrides.at_most_once.unwrap_or(options.at_most_once);
+        options.on_unknown = overrides.on_unknown.unwrap_or(options.on_unknown);
+        options.on_exhausted = overrides.on_exhausted.unwrap_or(options.on_exhausted);
         if let Some(backoff) = &overrides.backoff {
             options.backoff.initial_ms = backoff.initial_ms.unwrap_or(options.backoff.initial_ms);
             options.backoff.factor = backoff.factor.unwrap_or(options.backoff.factor);
@@ -76,6 +117,16 @@ impl StepOptions {
         }
         options.retries = options.retries.min(MAX_RETRIES);
         options
+    }
+
+    /// Further attempts that follow by themselves.
+    pub fn automatic_retries(&self) -> u32 {
+        if self.at_most_once { 0 } else { self.retries }
+    }
+
+    /// That an attempt began must be known before it begins: what follows depends on it.
+    pub fn begins_committed(&self) -> bool {
+        self.at_most_once || self.key_ttl_ms.is_some()
     }
 }
 
@@ -87,6 +138,10 @@ pub struct StepOverrides {
     pub backoff: Option<BackoffOverrides>,
     pub timeout_ms: Option<u64>,
     pub key: Option<String>,
+    pub key_ttl_ms: Option<u64>,
+    pub at_most_once: Option<bool>,
+    pub on_unknown: Option<Then>,
+    pub on_exhausted: Option<Then>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -216,10 +271,46 @@ mod tests {
     #[test]
     fn overrides_replace_field_by_field() {
         let overrides: StepOverrides =
-            serde_json::from_str(r#"{"retries":9,"backoff":{"max_ms":7}}"#).unwrap();
+            serde_json::from_str(r#"{"retries":9,"backoff":{"max_ms":7},"on_unknown":"fail"}"#).unwrap();
         let options = StepOptions::default().with(&overrides);
         assert_eq!(options.retries, 9);
         assert_eq!(options.backoff.max_ms, 7);
         assert_eq!(options.backoff.initial_ms, 500);
+        assert_eq!(
+            (options.on_unknown, options.on_exhausted),
+            (Then::Fail, Then::Fail)
+        );
+    }
+
+    #[test]
+    fn options_that_are_not_known_are_refused_by_name() {
+        for (json, named) in [
+            (r#"{"at_most_twice":true}"#, "unknown field `at_most_twice`"),
+            (r#"{"on_unknown":"retry"}"#, "unknown variant `retry`"),
+        ] {
+            let declared = serde_json::from_str::<StepOptions>(json).unwrap_err();
+            let overridden = serde_json::from_str::<StepOverrides>(json).unwrap_err();
+            for error in [declared, overridden] {
+                assert!(error.to_string().contains(named), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_leaves_out_what_is_default() {
+        let options = StepOptions {
+            at_most_once: true,
+            ..StepOptions::default()
+        };
+        let json = serde_json::to_value(&options).unwrap();
+        for (field, written) in [
+            ("at_most_once", true),
+            ("key_ttl_ms", false),
+            ("on_unknown", false),
+            ("on_exhausted", false),
+        ] {
+            assert_eq!(json.get(field).is_some(), written, "{field}");
+        }
+        assert_eq!(serde_json::from_value::<StepOptions>(json).unwrap(), options);
     }
 }

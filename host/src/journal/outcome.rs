@@ -35,6 +35,7 @@ pub struct Failure {
     /// What lies behind it, nearest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
+    /// Nobody knows whether the step took effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outcome_unknown: bool,
 }
@@ -50,6 +51,8 @@ pub enum FailureKind {
     Trap,
     OutOfFuel,
     OutOfMemory,
+    /// The attempt was cut off with its host.
+    Interrupted,
     /// An input or result is over the limit.
     TooLarge,
     /// What was asked for cannot be: a name that is none, an option over its limit.
@@ -99,6 +102,9 @@ pub struct AttemptError {
     /// How long to wait before it, instead of the backoff.
     #[serde(default)]
     pub retry_after_ms: Option<u64>,
+    /// Nobody knows whether the attempt took effect; no other attempt follows by itself.
+    #[serde(default)]
+    pub outcome_unknown: bool,
 }
 
 fn yes() -> bool {

@@ -16,10 +16,69 @@ pub struct OpenStep {
     pub scheduled: Seq,
     /// Attempts that began, as far as the journal knows.
     pub attempts: u32,
-    /// When the next attempt may begin; `None` at once, or one was cut off.
-    pub retry_at: Option<Timestamp>,
+    /// Those before a person last let the step be tried again. They count for nothing but their numbers.
+    pub forgiven: u32,
+    /// When the first attempt after those began.
+    pub first_at: Option<Timestamp>,
+    pub last: LastAttempt,
     /// The run was asked to cancel after this was called: no further attempts.
     pub cancelled: bool,
+}
+
+/// What became of the last attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastAttempt {
+    /// There was none, or a person let the step be tried again: one may begin.
+    None,
+    /// It began. Where nobody carries it out, it was cut off.
+    Begun,
+    Failed {
+        /// The entry whose body is the failure.
+        seq: Seq,
+        retry_at: Option<Timestamp>,
+        outcome_unknown: bool,
+    },
+}
+
+/// Why no attempt begins before a person says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    UnknownOutcome,
+    StepFailed,
+    KeyExpired,
+}
+
+impl OpenStep {
+    /// When the next attempt may begin, if that is known.
+    pub fn retry_at(&self) -> Option<Timestamp> {
+        match self.last {
+            LastAttempt::Failed { retry_at, .. } => retry_at,
+            LastAttempt::None | LastAttempt::Begun => None,
+        }
+    }
+
+    /// Whether whoever was given the key may have forgotten it at that time.
+    pub fn key_expired(&self, at: Timestamp) -> bool {
+        let ttl = self.options.key_ttl_ms.zip(self.first_at);
+        ttl.is_some_and(|(ttl, first)| at > first.saturating_add(ttl))
+    }
+
+    /// What keeps the step from an attempt at `now` or when its next one is due.
+    pub fn hold(&self, now: Timestamp) -> Option<Hold> {
+        if let LastAttempt::Failed {
+            retry_at: None,
+            outcome_unknown,
+            ..
+        } = self.last
+        {
+            return Some(match outcome_unknown {
+                true => Hold::UnknownOutcome,
+                false => Hold::StepFailed,
+            });
+        }
+        let next = self.retry_at().map_or(now, |at| at.max(now));
+        self.key_expired(next).then_some(Hold::KeyExpired)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +138,9 @@ impl Work {
                     options: options.clone(),
                     scheduled: entry.seq,
                     attempts: 0,
-                    retry_at: None,
+                    forgiven: 0,
+                    first_at: None,
+                    last: LastAttempt::None,
                     cancelled: false,
                 };
                 self.steps.insert(*call, open);
@@ -87,17 +148,30 @@ impl Work {
             Event::AttemptStarted { call, attempt } => {
                 if let Some(step) = self.steps.get_mut(call) {
                     step.attempts = *attempt;
-                    step.retry_at = None;
+                    step.first_at.get_or_insert(entry.at);
+                    step.last = LastAttempt::Begun;
                 }
             }
             Event::AttemptFailed {
                 call,
                 attempt,
                 retry_at,
+                outcome_unknown,
             } => {
                 if let Some(step) = self.steps.get_mut(call) {
                     step.attempts = *attempt;
-                    step.retry_at = Some(*retry_at);
+                    step.last = LastAttempt::Failed {
+                        seq: entry.seq,
+                        retry_at: *retry_at,
+                        outcome_unknown: *outcome_unknown,
+                    };
+                }
+            }
+            Event::StepRetried { call } => {
+                if let Some(step) = self.steps.get_mut(call) {
+                    step.forgiven = step.attempts;
+                    step.first_at = None;
+                    step.last = LastAttempt::None;
                 }
             }
             Event::TimerSet { call, due, .. } => {
@@ -128,5 +202,84 @@ impl Work {
     /// When the next timer fires.
     pub fn next_timer(&self) -> Option<Timestamp> {
         self.due.first().map(|(due, _)| *due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::options::Then;
+
+    /// The step of call 0 after these events, one a second from 1 s on.
+    fn after(options: StepOptions, events: Vec<Event>) -> OpenStep {
+        let scheduled = Event::StepScheduled {
+            call: 0,
+            step: "charge".into(),
+            closure: false,
+            options,
+        };
+        let mut work = Work::default();
+        for (event, seq) in [scheduled].into_iter().chain(events).zip(1..) {
+            work.apply(&Entry {
+                seq,
+                at: 1_000 * seq,
+                event,
+                body: None,
+            });
+        }
+        work.steps.remove(&0).unwrap()
+    }
+
+    fn begun(attempt: u32) -> Event {
+        Event::AttemptStarted { call: 0, attempt }
+    }
+
+    fn failed(attempt: u32, retry_at: Option<Timestamp>, outcome_unknown: bool) -> Event {
+        Event::AttemptFailed {
+            call: 0,
+            attempt,
+            retry_at,
+            outcome_unknown,
+        }
+    }
+
+    #[test]
+    fn a_step_is_held_until_somebody_lets_it_be_tried_again() {
+        let options = || StepOptions {
+            on_exhausted: Then::Block,
+            ..StepOptions::default()
+        };
+        let retried = Event::StepRetried { call: 0 };
+        let step = after(options(), vec![begun(1), failed(1, Some(5_000), false)]);
+        assert_eq!((step.hold(0), step.retry_at()), (None, Some(5_000)));
+        let step = after(options(), vec![begun(1), failed(1, None, false)]);
+        assert_eq!(step.hold(0), Some(Hold::StepFailed));
+        let step = after(options(), vec![begun(1), failed(1, None, true)]);
+        assert_eq!(step.hold(0), Some(Hold::UnknownOutcome));
+        let step = after(options(), vec![begun(1), failed(1, None, true), retried]);
+        assert_eq!((step.hold(0), step.attempts, step.forgiven), (None, 1, 1));
+    }
+
+    #[test]
+    fn a_key_expires_after_its_first_attempt() {
+        let options = || StepOptions {
+            key_ttl_ms: Some(10_000),
+            ..StepOptions::default()
+        };
+        assert_eq!(after(options(), vec![]).hold(u64::MAX), None);
+        // The first attempt began at 2 s.
+        let cut_off = after(options(), vec![begun(1)]);
+        assert_eq!(cut_off.hold(12_000), None);
+        assert_eq!(cut_off.hold(12_001), Some(Hold::KeyExpired));
+        let in_time = after(options(), vec![begun(1), failed(1, Some(12_000), false)]);
+        assert_eq!(in_time.hold(0), None);
+        let late = after(options(), vec![begun(1), failed(1, Some(12_001), false)]);
+        assert_eq!(late.hold(0), Some(Hold::KeyExpired));
+        let events = vec![
+            begun(1),
+            failed(1, Some(12_001), false),
+            Event::StepRetried { call: 0 },
+        ];
+        assert_eq!(after(options(), events).hold(u64::MAX), None);
     }
 }

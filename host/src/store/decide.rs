@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Admission, Cancelled, Delivered, Delivery, Disposed, Ending, HookRef, HookState, NewRun, Owner, Park,
-    Result, StoreError, TOMBSTONE_MS,
+    Admission, Blocked, Cancelled, Decision, Delivered, Delivery, Disposed, Ending, HookRef, HookState,
+    NewRun, Owner, Park, Result, Settled, Settlement, StoreError, TOMBSTONE_MS,
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
@@ -76,14 +76,16 @@ impl Standing {
     }
 
     /// After one more entry. Whoever wrote it, a resting run has something to do; one that is blocked
-    /// stays so until it is upgraded or ends.
+    /// stays so until it is upgraded, a person decides about the step that blocked it, or it ends.
     pub fn after(self, event: &Event, at: Timestamp) -> Result<Self> {
         let folded = RunStatus::next(Some(self.folded), event)?;
         let activity = match self.activity {
             Activity::Ended { .. } => self.activity,
             _ if folded.is_terminal() => Activity::Ended { at },
             Activity::Ready { .. } => self.activity,
-            Activity::Blocked if !matches!(event, Event::Upgraded { .. }) => self.activity,
+            Activity::Blocked if !matches!(event, Event::Upgraded { .. }) && !event.is_decision() => {
+                self.activity
+            }
             Activity::Blocked | Activity::Parked { .. } => Activity::Ready { since: at },
         };
         let cancel_requested = match event {
@@ -297,14 +299,17 @@ fn identity(event: &Event) -> Option<Identity> {
         | Event::PayloadReceived { .. }
         | Event::ChildEnded { .. }
         | Event::Upgraded { .. }
+        | Event::StepRetried { .. }
+        | Event::StepCompleted { resolved: true, .. }
+        | Event::StepFailed { resolved: true, .. }
         | Event::HookClosed { call: None, .. }
         | Event::HookDisposed { call: None, .. } => return None,
         Event::HookClaimed { call, .. } | Event::HookConflicted { call, .. } => open_identity(*call),
         Event::ChildStarted { call, .. } | Event::ChildRefused { call, .. } => child_identity(*call),
         Event::AttemptStarted { call, attempt }
         | Event::AttemptFailed { call, attempt, .. }
-        | Event::StepCompleted { call, attempt }
-        | Event::StepFailed { call, attempt } => Identity::Call(event.name(), *call, *attempt),
+        | Event::StepCompleted { call, attempt, .. }
+        | Event::StepFailed { call, attempt, .. } => Identity::Call(event.name(), *call, *attempt),
         Event::StepScheduled { call, .. }
         | Event::TimerSet { call, .. }
         | Event::TimerFired { call }
@@ -637,6 +642,51 @@ pub fn dispose(last: Option<&Claim>, now: Timestamp) -> std::result::Result<Hook
     }
 }
 
+/// What becomes of a person's decision, or why nothing does.
+pub fn settle_step(
+    settlement: Settlement,
+    status: RunStatus,
+    blocked: Option<&Blocked>,
+) -> std::result::Result<(Event, Option<Body>), Settled> {
+    if status.is_terminal() {
+        return Err(Settled::Ended { status });
+    }
+    let Some(blocked) = blocked else {
+        return Err(Settled::NotBlocked { status });
+    };
+    let reason = blocked.reason;
+    let Some(step) = &blocked.step else {
+        return Err(Settled::OtherReason { reason });
+    };
+    let call = step.call;
+    if settlement.call.is_some_and(|asked| asked != call) {
+        return Err(Settled::OtherCall { call });
+    }
+    if !settlement.reasons.contains(&reason) {
+        return Err(Settled::OtherReason { reason });
+    }
+    let (attempt, resolved) = (step.attempt, true);
+    Ok(match settlement.decision {
+        Decision::Result(value) => (
+            Event::StepCompleted {
+                call,
+                attempt,
+                resolved,
+            },
+            Some(value),
+        ),
+        Decision::Failure(failure) => (
+            Event::StepFailed {
+                call,
+                attempt,
+                resolved,
+            },
+            Some(failure),
+        ),
+        Decision::Retry => (Event::StepRetried { call }, None),
+    })
+}
+
 // ---- receipts --------------------------------------------------------------------------------------
 
 /// The answer to a keyed request.
@@ -681,6 +731,7 @@ pub fn receipts_over(now: Timestamp) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{BlockReason, HeldStep};
 
     const ENDED: Timestamp = 50;
 
@@ -732,7 +783,11 @@ mod tests {
 
     #[test]
     fn what_is_sent_twice_is_written_once() {
-        let done = |call| Event::StepCompleted { call, attempt: 1 };
+        let done = |call| Event::StepCompleted {
+            call,
+            attempt: 1,
+            resolved: false,
+        };
         let took = Event::PayloadsTaken { hook: 0, count: 1 };
         let tail: Vec<_> = [done(0), Event::PayloadReceived { hook: 0 }, took.clone()]
             .into_iter()
@@ -769,6 +824,93 @@ mod tests {
         assert_eq!(parked.parked(Park { wake_at: Some(5) }), Some(parked));
         let later = parked.parked(Park { wake_at: None }).unwrap();
         assert_eq!(later.activity, Activity::Parked { wake_at: None });
+    }
+
+    #[test]
+    fn a_decision_is_for_the_step_that_blocks_the_run() {
+        let run = RunId::new("r").unwrap();
+        let settle = |call, reasons, status, blocked| {
+            let settlement = Settlement {
+                run: run.clone(),
+                call,
+                reasons,
+                decision: Decision::Retry,
+                now: 1,
+            };
+            settle_step(settlement, status, blocked).map(|(event, _)| event)
+        };
+        let unknown = &[BlockReason::UnknownOutcome];
+        let blocked = Blocked {
+            reason: BlockReason::UnknownOutcome,
+            message: "m".into(),
+            step: Some(HeldStep {
+                call: 3,
+                name: "charge".into(),
+                attempt: 1,
+                key: "k".into(),
+            }),
+            detail: serde_json::Value::Null,
+        };
+        let status = RunStatus::Blocked;
+        for call in [None, Some(3)] {
+            let event = settle(call, unknown, status, Some(&blocked)).unwrap();
+            assert_eq!(event, Event::StepRetried { call: 3 });
+            assert!(event.is_decision());
+        }
+        let other = settle(Some(2), unknown, status, Some(&blocked));
+        assert_eq!(other, Err(Settled::OtherCall { call: 3 }));
+        let reason = BlockReason::UnknownOutcome;
+        let refused = settle(None, &[BlockReason::StepFailed], status, Some(&blocked));
+        assert_eq!(refused, Err(Settled::OtherReason { reason }));
+        let no_step = Blocked {
+            step: None,
+            ..blocked.clone()
+        };
+        let refused = settle(None, unknown, status, Some(&no_step));
+        assert_eq!(refused, Err(Settled::OtherReason { reason }));
+        let status = RunStatus::Suspended;
+        assert_eq!(
+            settle(None, unknown, status, None),
+            Err(Settled::NotBlocked { status })
+        );
+        let status = RunStatus::Failed;
+        assert_eq!(
+            settle(None, unknown, status, None),
+            Err(Settled::Ended { status })
+        );
+    }
+
+    #[test]
+    fn a_decision_clears_the_block() {
+        let blocked = Standing {
+            folded: RunStatus::Running,
+            activity: Activity::Blocked,
+        };
+        let (call, attempt) = (0, 1);
+        let outcomes = |resolved| {
+            [
+                Event::StepCompleted {
+                    call,
+                    attempt,
+                    resolved,
+                },
+                Event::StepFailed {
+                    call,
+                    attempt,
+                    resolved,
+                },
+            ]
+        };
+        for event in outcomes(true).into_iter().chain([Event::StepRetried { call }]) {
+            let after = blocked.after(&event, 5).unwrap();
+            assert_eq!(after.activity, Activity::Ready { since: 5 });
+            assert!(check_owner_event(&event).is_err(), "{event:?}");
+        }
+        // What was at work when the run was blocked still ends.
+        for event in outcomes(false) {
+            assert_eq!(blocked.after(&event, 5).unwrap().activity, Activity::Blocked);
+            check_owner_event(&event).unwrap();
+        }
     }
 
     #[test]

@@ -543,6 +543,19 @@ impl State {
         Ok((answer, woken))
     }
 
+    fn settle_step(&mut self, settlement: Settlement) -> Result<Settled> {
+        let Some(&index) = self.by_id.get(&settlement.run) else {
+            return Ok(Settled::NotFound);
+        };
+        let (run, now) = (&mut self.runs[index], settlement.now);
+        let status = run.standing.status();
+        match decide::settle_step(settlement, status, run.blocked.as_ref()) {
+            Ok((event, body)) => run.push(event, body, now)?,
+            Err(refused) => return Ok(refused),
+        };
+        Ok(Settled::Done)
+    }
+
     fn upgrade(&mut self, id: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
         let Some(&index) = self.by_id.get(id) else {
             return Ok(Upgraded::NotFound);
@@ -676,6 +689,10 @@ impl Store for MemoryStore {
 
     async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<(Cancelled, Vec<RunId>)> {
         self.state().cancel(run, ending, now)
+    }
+
+    async fn settle_step(&self, settlement: Settlement) -> Result<Settled> {
+        self.state().settle_step(settlement)
     }
 
     async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {

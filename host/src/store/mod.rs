@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{
-    Body, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, Timestamp,
+    Body, CallNo, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, Timestamp,
 };
 
 pub use memory::MemoryStore;
@@ -230,9 +230,23 @@ pub struct Blocked {
     pub reason: BlockReason,
     /// For people: what happened and what to do.
     pub message: String,
+    /// The step that waits for a person, where it is one that blocks the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<HeldStep>,
     /// For programs; its form depends on the reason.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub detail: Value,
+}
+
+/// A step that is not attempted before a person says so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldStep {
+    pub call: CallNo,
+    pub name: String,
+    /// The last that began.
+    pub attempt: u32,
+    /// The same in every attempt.
+    pub key: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,10 +255,74 @@ pub enum BlockReason {
     Nondeterminism,
     Trap,
     CorruptJournal,
+    /// Nobody knows whether a step took effect.
+    UnknownOutcome,
+    /// A step has no retries left.
+    StepFailed,
+    /// A step's key may be forgotten where it was used.
+    KeyExpired,
     /// The component cannot be loaded.
     Component,
     /// The host asked its store for what breaks a rule, or panicked while it carried the run on.
     HostFault,
+}
+
+impl std::fmt::Display for BlockReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Nondeterminism => "nondeterminism",
+            Self::Trap => "trap",
+            Self::CorruptJournal => "corrupt_journal",
+            Self::UnknownOutcome => "unknown_outcome",
+            Self::StepFailed => "step_failed",
+            Self::KeyExpired => "key_expired",
+            Self::Component => "component",
+            Self::HostFault => "host_fault",
+        })
+    }
+}
+
+/// What a person decides about the step that blocks a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settlement {
+    pub run: RunId,
+    /// The step that is meant; whichever blocks the run when absent.
+    pub call: Option<CallNo>,
+    /// For which the decision is meant.
+    pub reasons: &'static [BlockReason],
+    pub decision: Decision,
+    pub now: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// The step's outcome is this result, JSON.
+    Result(Body),
+    /// The step's outcome is this failure.
+    Failure(Body),
+    /// It is tried again.
+    Retry,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// The decision is in the journal and the run is due.
+    Done,
+    NotFound,
+    Ended {
+        status: RunStatus,
+    },
+    NotBlocked {
+        status: RunStatus,
+    },
+    /// The run is blocked for a reason that this decision does not mend.
+    OtherReason {
+        reason: BlockReason,
+    },
+    /// Another step blocks it.
+    OtherCall {
+        call: CallNo,
+    },
 }
 
 /// A run as lists and lookups show it.
@@ -405,6 +483,10 @@ pub trait Store: Send + Sync {
 
     /// Asks a live run to cancel, or ends it. Names the other runs that have something to do because of it.
     async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<(Cancelled, Vec<RunId>)>;
+
+    /// Puts a person's decision about a step into the journal and clears the block, or says why not. Once it
+    /// answers `Done` the decision survives and the run is due.
+    async fn settle_step(&self, settlement: Settlement) -> Result<Settled>;
 
     /// Puts a payload into the journal of the token's owner, or says why not. Once it answers `Accepted`
     /// the payload survives and the run is due.

@@ -71,11 +71,15 @@ async fn wild_closures(rounds: u64) -> WorkflowResult<Vec<String>> {
 /// Time and random numbers: the run's outside the closure, real ones inside.
 #[workflow]
 async fn closure_sees() -> WorkflowResult<Vec<String>> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "guests may ask for the time; the host answers"
+    )]
     fn time() -> Result<String, StepFailed> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
         Ok(since.as_millis().to_string())
     }
-    let outside = time().map_err(|error| WorkflowError::new(error))?;
+    let outside = time().map_err(WorkflowError::new)?;
     let look = || async {
         let info = step_info();
         let map: HashMap<u8, u8> = (0..9).map(|n| (n, n)).collect();

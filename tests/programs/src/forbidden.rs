@@ -62,3 +62,20 @@ async fn plain() -> Result<String, StepFailed> {
 async fn forbidden_in_step(what: String) -> WorkflowResult<String> {
     Ok(asks_outside(what).await?)
 }
+
+#[step(retries = 0)]
+async fn durable_inside(what: String) -> Result<String, StepFailed> {
+    let failure = match what.as_str() {
+        "sleep" => sleep(Duration::from_millis(1)).await.err(),
+        _ => sleep_until(std::time::SystemTime::UNIX_EPOCH).await.err(),
+    };
+    Ok(failure.map_or("none".into(), |failure| {
+        format!("{}: {}", failure.kind, failure.message)
+    }))
+}
+
+/// What a durable call inside a step comes to.
+#[workflow]
+async fn not_in_step(what: String) -> WorkflowResult<String> {
+    Ok(durable_inside(what).await?)
+}

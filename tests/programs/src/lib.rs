@@ -7,6 +7,7 @@ mod children;
 mod clocks;
 mod closures;
 mod forbidden;
+mod held;
 mod hooks;
 mod logs;
 mod marks;

@@ -18,8 +18,13 @@ async fn of_steps() -> Result<(), String> {
     Ok(())
 }
 
-#[step(on_exhausted = "block")]
-async fn reserved() -> Result<(), String> {
+#[step(on_exhausted = "retry", on_unknown, key_ttl = 24, at_most_once = true)]
+async fn wrong_reactions() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(at_most_once, retries = 2, backoff = "1s")]
+async fn once_and_again() -> Result<(), String> {
     Ok(())
 }
 

@@ -18,6 +18,13 @@ enum Both {
 }
 
 #[derive(StepError)]
+enum FatalAndUnknown {
+    #[fatal]
+    #[unknown]
+    A,
+}
+
+#[derive(StepError)]
 enum Arguments {
     #[fatal("now")]
     A,

@@ -276,12 +276,15 @@ impl Replay {
     }
 
     /// Whether a new entry changes something outside this run, so that it must be committed before anything
-    /// that may rely on it.
+    /// that may rely on it; or is an outcome that the guest can observe once it is committed.
     pub fn has_new_effect(&self) -> bool {
         self.new.iter().any(|new| match new {
             NewEntry::OpenHook { .. } | NewEntry::StartChild(_) => true,
             NewEntry::Event { event, .. } => {
-                matches!(event, Event::HookClosed { .. } | Event::HookDisposed { .. })
+                matches!(
+                    event,
+                    Event::HookClosed { .. } | Event::HookDisposed { .. } | Event::StepFailed { .. }
+                )
             }
         })
     }

@@ -163,6 +163,12 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn settle_step(&self, settlement: Settlement) -> Result<Settled> {
+        self.writer
+            .run(move |w| requests::settle_step(w, settlement))
+            .await
+    }
+
     async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {
         self.writer.run(move |w| requests::deliver(w, delivery)).await
     }

@@ -13,7 +13,7 @@ use crate::journal::{Body, Entry, Event, HookNo, NewEntry, ParentEnd, Seq, Times
 use crate::store::decide::{self, Cancellation, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
     Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed, Ending,
-    Fence, NewRun, StoreError, StoredComponent, Upgraded,
+    Fence, NewRun, Settled, Settlement, StoreError, StoredComponent, Upgraded,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -470,6 +470,19 @@ pub fn cancel(
         }
     };
     Ok((answer, woken))
+}
+
+pub fn settle_step(writing: &mut Writing, settlement: Settlement) -> Result<Settled> {
+    let (id, now) = (settlement.run.clone(), settlement.now);
+    let Some(run) = runs::get(&writing.conn, &id)? else {
+        return Ok(Settled::NotFound);
+    };
+    let (event, body) = match decide::settle_step(settlement, run.status, run.blocked.as_ref()) {
+        Ok(settled) => settled,
+        Err(refused) => return Ok(refused),
+    };
+    push_one(writing, &id, event, body, now)?;
+    Ok(Settled::Done)
 }
 
 pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {

@@ -1,0 +1,166 @@
+//! A store that can be told to refuse writes, as a database does on a full disk.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId};
+use onemark::journal::{Entry, Seq, Timestamp};
+use onemark::store::{
+    Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, Deployment, Disposed, Ending,
+    Fence, HookInfo, Loaded, NewRun, Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError,
+    StoredComponent, Upgraded,
+};
+use tokio::sync::watch;
+
+pub struct FaultyStore {
+    store: Arc<dyn Store>,
+    state: watch::Sender<State>,
+}
+
+/// What is refused from now on.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+pub enum Refuse {
+    #[default]
+    Nothing,
+    /// What runs do by themselves; what is asked from outside is written.
+    Appends,
+    Writes,
+}
+
+#[derive(Default)]
+struct State {
+    refuse: Refuse,
+    /// How often appends of each run were refused.
+    refused: HashMap<RunId, usize>,
+}
+
+impl FaultyStore {
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        let state = watch::Sender::default();
+        Self { store, state }
+    }
+
+    pub fn refuse(&self, what: Refuse) {
+        self.state.send_modify(|state| state.refuse = what);
+    }
+
+    /// Returns once appends of this run were refused that often.
+    pub async fn refused(&self, run: &RunId, times: usize) {
+        let enough = |state: &State| state.refused.get(run).is_some_and(|refused| *refused >= times);
+        self.state
+            .subscribe()
+            .wait_for(enough)
+            .await
+            .expect("the store lives");
+    }
+
+    fn write(&self) -> Result<&dyn Store> {
+        match self.state.borrow().refuse {
+            Refuse::Writes => Err(full()),
+            Refuse::Nothing | Refuse::Appends => Ok(&*self.store),
+        }
+    }
+}
+
+fn full() -> StoreError {
+    StoreError::Unavailable("the disk is full".into())
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    async fn append(&self, append: Append) -> Result<Appended> {
+        if self.state.borrow().refuse != Refuse::Nothing {
+            self.state
+                .send_modify(|state| *state.refused.entry(append.run.clone()).or_default() += 1);
+            return Err(full());
+        }
+        self.store.append(append).await
+    }
+
+    async fn take_over(&self, now: Timestamp) -> Result<Fence> {
+        self.write()?.take_over(now).await
+    }
+
+    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
+        self.write()?.deploy(name, component, now).await
+    }
+
+    async fn admit(&self, run: NewRun) -> Result<Admission> {
+        self.write()?.admit(run).await
+    }
+
+    async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {
+        self.write()?.block(run, fence, blocked).await
+    }
+
+    async fn upgrade(&self, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {
+        self.write()?.upgrade(run, component, now).await
+    }
+
+    async fn cancel(&self, run: &RunId, ending: Ending, now: Timestamp) -> Result<(Cancelled, Vec<RunId>)> {
+        self.write()?.cancel(run, ending, now).await
+    }
+
+    async fn settle_step(&self, settlement: Settlement) -> Result<Settled> {
+        self.write()?.settle_step(settlement).await
+    }
+
+    async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {
+        self.write()?.deliver(delivery).await
+    }
+
+    async fn dispose(&self, token: &HookToken, now: Timestamp) -> Result<Disposed> {
+        self.write()?.dispose(token, now).await
+    }
+
+    async fn deployments(&self) -> Result<Vec<Deployment>> {
+        self.store.deployments().await
+    }
+
+    async fn component(&self, digest: Digest) -> Result<Option<StoredComponent>> {
+        self.store.component(digest).await
+    }
+
+    async fn recall(
+        &self,
+        id: Option<&RunId>,
+        key: Option<&IdempotencyKey>,
+        request: Digest,
+        now: Timestamp,
+    ) -> Result<Option<Admission>> {
+        self.store.recall(id, key, request, now).await
+    }
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {
+        self.store.due(now, limit).await
+    }
+
+    async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>> {
+        self.store.next_due(now).await
+    }
+
+    async fn load(&self, run: &RunId, from: Seq) -> Result<Option<Loaded>> {
+        self.store.load(run, from).await
+    }
+
+    async fn journal(&self, run: &RunId, from: Seq, limit: usize) -> Result<Option<Vec<Entry>>> {
+        self.store.journal(run, from, limit).await
+    }
+
+    async fn hook(&self, token: &HookToken, now: Timestamp) -> Result<Option<HookInfo>> {
+        self.store.hook(token, now).await
+    }
+
+    async fn hooks_of(&self, run: &RunId, now: Timestamp) -> Result<Vec<HookInfo>> {
+        self.store.hooks_of(run, now).await
+    }
+
+    async fn run(&self, run: &RunId) -> Result<Option<RunInfo>> {
+        self.store.run(run).await
+    }
+
+    async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>> {
+        self.store.runs(filter).await
+    }
+}
