@@ -670,6 +670,8 @@ async fn a14_the_same_id_and_request_is_the_same_run(kind: StoreKind) {
     let input = json!({"kind": "busy", "good_from_attempt": 1});
     let asked = with_id("mine", request("troubled", input, &["order"]));
     let same = StartReceipt {
+        delivered: None,
+        attached: None,
         run_id: run_id("mine"),
         started: false,
     };

@@ -1,12 +1,13 @@
 //! Short ways to ask a store for things.
 
-use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId};
+use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
 use onemark::journal::{
     Body, CallNo, Event, HookNo, HookSpec, Limits, NewEntry, PayloadType, Seq, Started, StepOptions,
     Timestamp,
 };
 use onemark::store::{
-    Admission, Append, Delivery, Fence, NewRun, Park, SqliteOptions, SqliteStore, Store, StoredComponent,
+    Admission, Append, Cap, Delivery, Fence, NewRun, OnConflict, Park, SqliteOptions, SqliteStore, Store,
+    StoredComponent,
 };
 
 pub fn run_id(id: &str) -> RunId {
@@ -47,6 +48,8 @@ pub fn new_run(id: &str, hooks: Vec<HookSpec>, now: Timestamp) -> NewRun {
         limits: Limits::default(),
         hooks,
         lineage: None,
+        start_at: None,
+        tags: Tags::default(),
     };
     NewRun {
         id: run_id(id),
@@ -54,6 +57,7 @@ pub fn new_run(id: &str, hooks: Vec<HookSpec>, now: Timestamp) -> NewRun {
         input: Body::new(r#"{"n":1}"#),
         request: Digest::of(id),
         key: None,
+        on_conflict: OnConflict::Fail,
         now,
     }
 }
@@ -78,6 +82,7 @@ pub fn deliver(name: &str, payload: &str, now: Timestamp) -> Delivery {
         request: Digest::of(payload),
         key: None,
         hook: None,
+        cap: Cap::default(),
         now,
     }
 }

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::Plan;
 use crate::clock::SystemClock;
-use crate::engine::{DeliverRequest, Engine, EngineConfig, StartHook, StartRequest};
-use crate::ids::{HookToken, RunId};
+use crate::engine::{ConflictPolicy, DeliverRequest, Engine, EngineConfig, StartHook, StartRequest};
+use crate::ids::{HookToken, RunId, Tags};
 use crate::journal::RunStatus;
 use crate::sandbox::{Component, Sandbox, SandboxConfig};
 use crate::store::{SqliteOptions, SqliteStore};
@@ -68,6 +68,9 @@ impl Lab {
             input: input.to_string().into(),
             id: None,
             hooks,
+            on_conflict: ConflictPolicy::Fail,
+            start_at: None,
+            tags: Tags::default(),
             key: None,
         };
         Ok(self.engine.start(request).await?.run_id)

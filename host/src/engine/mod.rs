@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::clock::Clock;
 use crate::journal::Limits;
 use crate::sandbox::Sandbox;
-use crate::store::{Fence, Store, StoreError};
+use crate::store::{Cap, Fence, Store, StoreError};
 
 use components::Components;
 use registry::Registry;
@@ -31,8 +31,8 @@ use registry::Registry;
 pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
-    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, RunResult, StartHook,
-    StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, Outcome, ReplayReport,
+    ReplayedCall, RunResult, StartHook, StartPayload, StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
 
 /// Sizes and times of an engine. The defaults suit one small machine.
@@ -51,6 +51,8 @@ pub struct EngineConfig {
     pub max_attempts_per_run: usize,
     /// Longest retention that a start may ask for, in milliseconds.
     pub max_retention_ms: u64,
+    /// What one hook keeps that was not read.
+    pub unread: Cap,
 }
 
 impl Default for EngineConfig {
@@ -62,6 +64,7 @@ impl Default for EngineConfig {
             max_attempts: 256,
             max_attempts_per_run: 64,
             max_retention_ms: 366 * 24 * 60 * 60 * 1000,
+            unread: Cap::default(),
         }
     }
 }

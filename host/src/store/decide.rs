@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::{
-    Admission, Delivered, Delivery, Disposed, HookRef, HookState, Owner, Park, Result, StoreError,
-    TOMBSTONE_MS,
+    Admission, Cap, Delivered, Delivery, Disposed, HookRef, HookState, NewRun, OnConflict, Owner, Park,
+    Result, StartDelivery, StoreError, TOMBSTONE_MS, Waits,
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
@@ -56,6 +56,8 @@ pub enum Activity {
     Parked {
         wake_at: Option<Timestamp>,
     },
+    /// Has not begun and may not yet.
+    Waiting(Waits),
     Blocked,
     Ended {
         at: Timestamp,
@@ -65,22 +67,33 @@ pub enum Activity {
 impl Standing {
     /// After entry 0.
     pub fn admitted(event: &Event, at: Timestamp) -> Result<Self> {
+        let waits = match event {
+            Event::Started(started) => Waits::of(started, at),
+            _ => None,
+        };
+        let activity = match waits {
+            Some(waits) => Activity::Waiting(waits),
+            None => Activity::Ready { since: at },
+        };
         Ok(Self {
             folded: RunStatus::next(None, event)?,
-            activity: Activity::Ready { since: at },
+            activity,
         })
     }
 
     /// After one more entry. Whoever wrote it, a resting run has something to do; one that is blocked
-    /// stays so until it is upgraded or ends.
+    /// stays so until it is upgraded or ends, one that has not begun until its guest leaves an entry.
     pub fn after(self, event: &Event, at: Timestamp) -> Result<Self> {
         let folded = RunStatus::next(Some(self.folded), event)?;
         let activity = match self.activity {
             Activity::Ended { .. } => self.activity,
             _ if folded.is_terminal() => Activity::Ended { at },
             Activity::Ready { .. } => self.activity,
+            Activity::Waiting(_) if folded == RunStatus::Pending => self.activity,
             Activity::Blocked if !matches!(event, Event::Upgraded { .. }) => self.activity,
-            Activity::Blocked | Activity::Parked { .. } => Activity::Ready { since: at },
+            Activity::Blocked | Activity::Parked { .. } | Activity::Waiting(_) => {
+                Activity::Ready { since: at }
+            }
         };
         Ok(Self { folded, activity })
     }
@@ -89,7 +102,7 @@ impl Standing {
     /// owner was woken for nothing, or sends the same again.
     pub fn parked(self, park: Park) -> Option<Self> {
         let wake_at = park.wake_at.map(|at| at.min(LATEST));
-        let live = matches!(self.activity, Activity::Ready { .. } | Activity::Parked { .. });
+        let live = !matches!(self.activity, Activity::Blocked | Activity::Ended { .. });
         live.then_some(Self {
             activity: Activity::Parked { wake_at },
             ..self
@@ -120,7 +133,7 @@ impl Standing {
         match self.activity {
             Activity::Parked { .. } => RunStatus::Suspended,
             Activity::Blocked => RunStatus::Blocked,
-            Activity::Ready { .. } | Activity::Ended { .. } => self.folded,
+            Activity::Ready { .. } | Activity::Waiting(_) | Activity::Ended { .. } => self.folded,
         }
     }
 
@@ -134,8 +147,21 @@ impl Standing {
     pub fn wake_at(self) -> Option<Timestamp> {
         match self.activity {
             Activity::Parked { wake_at } => wake_at,
+            Activity::Waiting(waits) => waits.wake_at(),
             _ => None,
         }
+    }
+
+    pub fn waits(self) -> Option<Waits> {
+        match self.activity {
+            Activity::Waiting(waits) => Some(waits),
+            _ => None,
+        }
+    }
+
+    /// Since when the run has something to do that it may do at `now`.
+    pub fn due_since(self, now: Timestamp) -> Option<Timestamp> {
+        self.ready_since().or(self.wake_at().filter(|at| *at <= now))
     }
 
     pub fn ended_at(self) -> Option<Timestamp> {
@@ -144,6 +170,11 @@ impl Standing {
             _ => None,
         }
     }
+}
+
+/// The entry of a payload, when the run is due with it.
+pub fn news(entry: Entry, standing: Standing, now: Timestamp) -> Option<Box<Entry>> {
+    standing.due_since(now).map(|_| Box::new(entry))
 }
 
 // ---- claims ----------------------------------------------------------------------------------------
@@ -157,6 +188,29 @@ pub struct Claim {
     pub closed: bool,
     pub disposed_at: Option<Timestamp>,
     pub retained_until: Timestamp,
+    /// Payloads that are not known to be taken.
+    pub unread: Unread,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unread {
+    pub payloads: u64,
+    pub bytes: u64,
+}
+
+impl Unread {
+    /// With one more payload.
+    pub fn with(self, bytes: u64) -> Self {
+        Self {
+            payloads: self.payloads + 1,
+            bytes: self.bytes + bytes,
+        }
+    }
+
+    /// Whether `body` would be more than is kept.
+    fn is_full_for(self, body: &Body, cap: Cap) -> bool {
+        self.payloads >= cap.payloads || self.bytes.saturating_add(body.len) > cap.bytes
+    }
 }
 
 /// When the retention of a claim ends.
@@ -366,11 +420,18 @@ pub fn check_seen(seen: u64, last: u64) -> Result<()> {
     Ok(())
 }
 
-/// The payloads left when the guest took `count` of `unread`.
-pub fn unread_after_take(unread: u64, count: u32) -> Result<u64> {
-    unread
-        .checked_sub(count.into())
-        .ok_or_else(|| StoreError::Invalid(format!("{count} payloads taken of {unread} that are unread")))
+/// The payloads left when the guest took `count` of `unread`, which have so many bytes.
+pub fn unread_after_take(unread: Unread, count: u32, bytes: u64) -> Result<Unread> {
+    let left = unread.payloads.checked_sub(count.into()).ok_or_else(|| {
+        StoreError::Invalid(format!(
+            "{count} payloads taken of {} that are unread",
+            unread.payloads
+        ))
+    })?;
+    Ok(Unread {
+        payloads: left,
+        bytes: unread.bytes.saturating_sub(bytes),
+    })
 }
 
 pub fn no_hook(hook: HookNo) -> StoreError {
@@ -388,6 +449,106 @@ pub fn check_tokens(hooks: &[HookSpec]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What becomes of a start whose key and id are new.
+pub enum Meeting {
+    /// Every token is free: the run is admitted, with this payload for one of its hooks if there is one.
+    Free { first: Option<(HookNo, Body)> },
+    /// The owner gets the start's payload.
+    Deliver { hook: HookRef, payload: Body },
+    /// The start is given the owner; see [`attached`].
+    Attach(Owner),
+    /// The start is answered with this, and nothing is admitted.
+    Refuse(Admission),
+}
+
+/// `last` holds the last claim of each of the start's tokens, in order.
+pub fn meet(new: &NewRun, last: &[Option<Claim>]) -> Result<Meeting> {
+    let mut held = (new.started.hooks.iter().zip(last))
+        .filter_map(|(spec, last)| Some((&spec.token, last.as_ref()?)))
+        .filter(|(_, claim)| claim.is_held(new.now));
+    let conflict = |(token, claim): (&HookToken, &Claim)| {
+        let (token, owner) = (token.clone(), claim.owner.clone());
+        Ok(Meeting::Refuse(Admission::HookConflict { token, owner }))
+    };
+    let Some(first) = held.next() else {
+        let first = match &new.on_conflict {
+            OnConflict::Deliver(delivery) if delivery.always => {
+                let hook = hook_of(&new.started.hooks, &delivery.token)?;
+                Some((hook, delivery.payload.clone()))
+            }
+            _ => None,
+        };
+        return Ok(Meeting::Free { first });
+    };
+    if new.on_conflict == OnConflict::Fail {
+        return conflict(first);
+    }
+    // One run can stand for this start only if it has every token that others hold.
+    let mut others = held.clone();
+    if let Some(other) = others.find(|(_, claim)| claim.owner.run != first.1.owner.run) {
+        return conflict(other);
+    }
+    match &new.on_conflict {
+        OnConflict::Attach if first.1.owner.workflow == new.started.workflow => {
+            Ok(Meeting::Attach(first.1.owner.clone()))
+        }
+        OnConflict::Fail | OnConflict::Attach => conflict(first),
+        OnConflict::Deliver(delivery) => {
+            match std::iter::once(first)
+                .chain(held)
+                .find(|(token, _)| **token == delivery.token)
+            {
+                Some((_, claim)) => Ok(hand_over(delivery, claim, new.now)),
+                // The payload's own token is free, so nobody can take it.
+                None => conflict(first),
+            }
+        }
+    }
+}
+
+/// Where the payload of a start goes that met `claim`.
+fn hand_over(delivery: &StartDelivery, claim: &Claim, now: Timestamp) -> Meeting {
+    let (token, owner) = (delivery.token.clone(), claim.owner.clone());
+    if claim.state(now) != HookState::Open {
+        return Meeting::Refuse(Admission::HookEnded { token, owner });
+    }
+    if delivery.checked.as_ref() != Some(&claim.address) {
+        return Meeting::Refuse(Admission::Moved);
+    }
+    if claim.unread.is_full_for(&delivery.payload, delivery.cap) {
+        return Meeting::Refuse(Admission::HookFull { token, owner });
+    }
+    Meeting::Deliver {
+        hook: claim.address.clone(),
+        payload: delivery.payload.clone(),
+    }
+}
+
+/// The answer to a start that is given the run which holds its token. `started_with` is that run's input.
+pub fn attached(owner: Owner, input: &Body, started_with: &Body) -> Admission {
+    let value = |body: &Body| {
+        let text = body.text.as_deref()?;
+        serde_json::from_str::<serde_json::Value>(text).ok()
+    };
+    // What is spelled the same need not be read; what was erased cannot be.
+    let input_matches = input.digest == started_with.digest
+        || value(input).is_some_and(|input| Some(input) == value(started_with));
+    Admission::Attached { owner, input_matches }
+}
+
+/// The number of the hook that a start claims with this token.
+fn hook_of(hooks: &[HookSpec], token: &HookToken) -> Result<HookNo> {
+    (0..)
+        .zip(hooks)
+        .find(|(_, spec)| spec.token == *token)
+        .map(|(hook, _)| hook)
+        .ok_or_else(|| {
+            StoreError::Invalid(format!(
+                "the start has a payload for token {token}, which it does not claim"
+            ))
+        })
 }
 
 /// The answer to a start whose id a run has already.
@@ -412,6 +573,11 @@ pub fn deliver(delivery: &Delivery, last: Option<&Claim>) -> std::result::Result
         return Err(Delivered::Moved);
     }
     match claim.state(delivery.now) {
+        HookState::Open if claim.unread.is_full_for(&delivery.payload, delivery.cap) => {
+            Err(Delivered::Full {
+                owner: claim.owner.clone(),
+            })
+        }
         HookState::Open => Ok(claim.address.clone()),
         HookState::Closed | HookState::Retained | HookState::Freed => Err(Delivered::Ended {
             owner: claim.owner.clone(),
@@ -501,6 +667,7 @@ mod tests {
             closed,
             disposed_at,
             retained_until: until,
+            unread: Unread::default(),
         }
     }
 
