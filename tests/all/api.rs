@@ -6,7 +6,7 @@ use onemark::ids::RunId;
 use onemark::journal::RunStatus;
 use onemark_tests::{StoreKind, TestHost, programs, variant};
 use reqwest::{Method, RequestBuilder, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A server on a free port, over a host with the programs deployed.
 struct Server {
@@ -84,13 +84,18 @@ impl Server {
         self.get(&format!("/v1/runs/{run}/result?wait=60s")).await.json
     }
 
-    /// Everything that a refused request could have changed.
+    /// Everything that a refused request could have changed. How often a run was met is no part of that.
     async fn contents(&self) -> Value {
-        let runs = self.get("/v1/runs").await.json;
+        let mut runs = self.get("/v1/runs").await.json;
+        for run in runs["runs"].as_array_mut().expect("a list") {
+            run["duplicates"].take();
+        }
         let mut journals = Vec::new();
         for run in runs["runs"].as_array().expect("a list") {
             let id = run["id"].as_str().expect("a string");
-            journals.push(self.get(&format!("/v1/runs/{id}")).await.json);
+            let mut shown = self.get(&format!("/v1/runs/{id}")).await.json;
+            shown["duplicates"].take();
+            journals.push(shown);
             journals.push(self.get(&format!("/v1/runs/{id}/journal")).await.json);
         }
         let components = self.get("/v1/components").await.json;
@@ -449,6 +454,8 @@ async fn refuses_bad_starts() {
         body.to_string()
     };
     let hook = |fields: Value| workflow(json!({ "hooks": [fields] }));
+    let delivers = |deliver: Value| workflow(json!({ "on_conflict": "deliver", "deliver": deliver }));
+    let many: Map<_, _> = (0..33).map(|n| (format!("tag{n}"), json!("x"))).collect();
     let deep = format!(
         r#"{{"workflow":"read_any","input":{}1{}}}"#,
         "[".repeat(200),
@@ -489,24 +496,96 @@ async fn refuses_bad_starts() {
             "workflow: invalid type",
         ),
         (
-            workflow(json!({ "on_conflict": "attach" })),
+            workflow(json!({ "on_conflict": "replace" })),
             400,
             "invalid_request",
-            "`on_conflict`",
+            "on_conflict: unknown variant",
+        ),
+        (
+            workflow(json!({ "on_conflict": "deliver" })),
+            400,
+            "invalid_request",
+            "`deliver` has no payload",
         ),
         (
             workflow(json!({ "deliver": { "payload": 1 } })),
             400,
             "invalid_request",
-            "`deliver`",
+            "\"on_conflict\": \"deliver\"",
+        ),
+        (
+            delivers(json!({ "payload": 1, "when": "never" })),
+            400,
+            "invalid_request",
+            "deliver.when: unknown variant",
+        ),
+        (
+            delivers(json!({ "payload": 1, "token": "other" })),
+            400,
+            "invalid_request",
+            "does not claim",
+        ),
+        (
+            delivers(json!({ "payload": 1, "token": "" })),
+            400,
+            "invalid_name",
+            "hook token is empty",
+        ),
+        (
+            delivers(json!({ "payload": { "n": "1" }, "when": "always" })),
+            422,
+            "invalid_payload",
+            "does not fit hook `order:42`",
+        ),
+        (
+            delivers(json!({ "payload": "x".repeat(1 << 20) })),
+            413,
+            "too_large",
+            "the payload has",
+        ),
+        (
+            json!({
+                "workflow": "sequence",
+                "input": { "n": 1 },
+                "on_conflict": "deliver",
+                "deliver": { "payload": 1 },
+            })
+            .to_string(),
+            400,
+            "invalid_request",
+            "claims no hook",
         ),
         (
             workflow(json!({ "start_at": "2030-01-01" })),
             400,
             "invalid_request",
-            "`start_at`",
+            "`2030-01-01` is no time",
         ),
-        (workflow(json!({ "tags": {} })), 400, "invalid_request", "`tags`"),
+        (
+            workflow(json!({ "start_at": -1 })),
+            400,
+            "invalid_request",
+            "start_at: expected milliseconds",
+        ),
+        (
+            workflow(json!({ "tags": { "a": 1 } })),
+            400,
+            "invalid_request",
+            "tags.a: invalid type",
+        ),
+        (
+            workflow(json!({ "tags": { "a": "" } })),
+            400,
+            "invalid_tag",
+            "tag value is empty",
+        ),
+        (
+            workflow(json!({ "tags": { "a=b": "c" } })),
+            400,
+            "invalid_tag",
+            "`a=b` holds `=`",
+        ),
+        (workflow(json!({ "tags": many })), 400, "invalid_tag", "33 tags"),
         (
             workflow(json!({ "workflow": "nope" })),
             404,
@@ -681,6 +760,12 @@ async fn refuses_bad_headers_paths_and_queries() {
         ("GET", "/v1/runs?limit=1001", 400, "invalid_request"),
         ("GET", "/v1/runs?limit=-1", 400, "invalid_request"),
         ("GET", "/v1/runs?sort=name", 400, "invalid_request"),
+        ("GET", "/v1/runs?limit=1&limit=2", 400, "invalid_request"),
+        ("GET", "/v1/runs?tag=customer", 400, "invalid_request"),
+        ("GET", "/v1/runs?tag=customer=", 400, "invalid_tag"),
+        ("GET", "/v1/runs?created_after=soon", 400, "invalid_request"),
+        ("GET", "/v1/hooks/nope/payloads", 404, "hook_not_found"),
+        ("GET", "/v1/hooks/nope/payloads?limit=0", 400, "invalid_request"),
         ("GET", "/v1/runs/nope/result?wait=soon", 400, "invalid_request"),
         ("GET", "/v1/runs/nope/result?wait=1h", 400, "invalid_request"),
     ] {

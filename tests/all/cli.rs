@@ -179,7 +179,7 @@ fn a_run_from_start_to_replay() {
 
     let shown = served.run(&["runs", "show", "seq"]).ends_with(0).stdout;
     assert!(
-        shown.contains("completed") && shown.ends_with("output     6\n"),
+        shown.contains("completed") && shown.ends_with("output      6\n"),
         "{shown}"
     );
     let listed = served
