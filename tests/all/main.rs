@@ -13,6 +13,7 @@ mod demo;
 mod determinism;
 mod eviction;
 mod hooks;
+mod policies;
 mod start;
 mod store_contract;
 mod store_files;

@@ -309,3 +309,33 @@ pub fn next_wake(conn: &Connection, now: Timestamp) -> Result<Option<Timestamp>,
     let mut query = conn.prepare_cached("SELECT min(wake_at) FROM runs WHERE wake_at > ?1")?;
     Ok(query.query_row([column::time(now)], |row| row.get(0))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::migrations;
+
+    /// A page costs what it holds, however many runs there are: no list sorts, and each begins where its index says.
+    #[test]
+    fn e14_lists_go_along_an_index() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        migrations::apply(&mut conn).unwrap();
+        for (sql, index) in [
+            (
+                LIST,
+                "SEARCH runs USING INDEX runs_created (created_at>? AND created_at<?)",
+            ),
+            (
+                LIST_TAGGED,
+                "SEARCH found USING COVERING INDEX tags_found (name=? AND value=? AND created_at>? AND (created_at,run)<(?,?))",
+            ),
+        ] {
+            let mut query = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let nothing = rusqlite::params_from_iter(vec![rusqlite::types::Null; query.parameter_count()]);
+            let plan = query.query_map(nothing, |row| row.get::<_, String>(3)).unwrap();
+            let plan = plan.collect::<rusqlite::Result<Vec<_>>>().unwrap();
+            assert_eq!(plan[0], index, "{plan:?}");
+            assert!(!plan.iter().any(|step| step.contains("TEMP B-TREE")), "{plan:?}");
+        }
+    }
+}
