@@ -513,7 +513,7 @@ impl Flood {
 }
 
 async fn b11_deliveries_race_the_end_of_the_run(kind: StoreKind) {
-    let host = TestHost::on(kind).await;
+    let host = uncapped(kind).await;
     for round in 0..15 {
         let name = format!("order:{round}");
         let run = host.start_with("read_any", json!({}), &[&name]).await;
@@ -538,7 +538,7 @@ async fn b11_deliveries_race_the_end_of_the_run(kind: StoreKind) {
 }
 
 async fn b11_deliveries_race_a_dispose_from_outside(kind: StoreKind) {
-    let host = TestHost::on(kind).await;
+    let host = uncapped(kind).await;
     for round in 0..15 {
         let name = format!("order:{round}");
         let run = host.start_with("read_any", json!({}), &[&name]).await;
@@ -560,7 +560,7 @@ async fn b11_deliveries_race_a_dispose_from_outside(kind: StoreKind) {
 }
 
 async fn b11_deliveries_race_the_guest_that_ends_its_hook(kind: StoreKind) {
-    let host = TestHost::on(kind).await;
+    let host = uncapped(kind).await;
     for round in 0..15 {
         let (name, go) = (format!("order:{round}"), format!("go:{round}"));
         let dispose = round % 2 == 0;
@@ -899,6 +899,11 @@ async fn b14_ten_thousand_deliveries_and_no_more(kind: StoreKind) {
     }
     assert_eq!(next, [DELIVERIES / 50; 50]);
     host.agrees(&run).await;
+}
+
+/// For clients that deliver as fast as they can.
+async fn uncapped(kind: StoreKind) -> TestHost {
+    capped(kind, u64::MAX, u64::MAX).await
 }
 
 async fn capped(kind: StoreKind, payloads: u64, bytes: u64) -> TestHost {

@@ -299,7 +299,9 @@ async fn a17_no_payload_is_lost_while_owners_end(kind: StoreKind) {
     let mut read = Vec::new();
     for (run, _, _) in host.everything().await {
         if !run.status.is_terminal() {
-            host.deliver("order", json!("end")).await.unwrap();
+            // It may be about to end, as one before was told to.
+            let end = host.deliver("order", json!("end")).await;
+            assert!(matches!(end, Ok(_) | Err(Error::HookEnded { .. })), "{end:?}");
         }
         let result = host.ended(&run.id).await;
         let output = json_of(result.output.as_deref());

@@ -226,7 +226,8 @@ impl Claim {
         match (self.owner_ended_at, self.closed) {
             (None, false) => HookState::Open,
             (None, true) => HookState::Closed,
-            (Some(_), _) if now < self.retained_until => HookState::Retained,
+            // A request may have been made before the owner ended, and have waited since.
+            (Some(ended), _) if now.max(ended) < self.retained_until => HookState::Retained,
             (Some(_), _) => HookState::Freed,
         }
     }
@@ -678,6 +679,7 @@ mod tests {
         assert_eq!(claim(true, false, None, 100).state(99), HookState::Retained);
         assert_eq!(claim(true, false, None, 100).state(100), HookState::Freed);
         assert_eq!(claim(true, true, Some(60), 100).state(61), HookState::Freed);
+        assert_eq!(claim(true, false, None, ENDED).state(10), HookState::Freed);
     }
 
     #[test]
