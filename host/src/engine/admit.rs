@@ -30,6 +30,11 @@ impl Engine {
     /// # Errors
     /// [`Error::HookConflict`] names the owner of a token that is held; see [`Error`] for the others.
     pub async fn start(&self, request: StartRequest) -> Result<StartReceipt> {
+        self.to_its_end(|engine| async move { engine.start_once(request).await })
+            .await
+    }
+
+    async fn start_once(&self, request: StartRequest) -> Result<StartReceipt> {
         let asked = self.read(&request)?;
         let mut run = match self.prepare(&request, &asked).await {
             Ok(run) => run,

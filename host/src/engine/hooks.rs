@@ -29,6 +29,11 @@ impl Engine {
     /// [`Error::HookNotFound`], [`Error::HookEnded`] with the owner, [`Error::InvalidPayload`] when it does not
     /// fit the hook's declared type, [`Error::HookFull`], [`Error::KeyConflict`].
     pub async fn deliver(&self, request: DeliverRequest) -> Result<DeliveryReceipt> {
+        self.to_its_end(|engine| async move { engine.deliver_once(request).await })
+            .await
+    }
+
+    async fn deliver_once(&self, request: DeliverRequest) -> Result<DeliveryReceipt> {
         let payload = self.read_payload(&request.payload)?;
         let cap = self.0.config.unread;
         loop {

@@ -123,6 +123,20 @@ impl Engine {
         }
     }
 
+    /// Does what was asked also when whoever asked goes away: what is committed must be carried on.
+    async fn to_its_end<T, F>(&self, work: impl FnOnce(Self) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        match tokio::spawn(work(self.clone())).await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The process ends.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
     /// Returns once no run has an instance in this process: all rest, ended or are blocked.
     pub async fn idle(&self) {
         while self.0.registry.resident() > 0 {
