@@ -906,6 +906,7 @@ async fn refuses_bad_headers_paths_and_queries() {
         ("GET", "/v1/runs?limit=1&limit=2", 400, "invalid_request"),
         ("GET", "/v1/runs?tag=customer", 400, "invalid_request"),
         ("GET", "/v1/runs?tag=customer=", 400, "invalid_tag"),
+        ("GET", "/v1/runs?tag=a=1&tag=a=2", 400, "invalid_request"),
         ("GET", "/v1/runs?created_after=soon", 400, "invalid_request"),
         ("GET", "/v1/hooks/nope/payloads", 404, "hook_not_found"),
         ("GET", "/v1/hooks/nope/payloads?limit=0", 400, "invalid_request"),

@@ -542,6 +542,26 @@ async fn a24_each_branch_is_answered_the_same_again(kind: StoreKind) {
     assert!(matches!(host.engine.start(other).await, Err(Error::KeyConflict)));
 }
 
+/// With an id as well, the repeated request names the very run: that must not make it begin anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a24_a_repeated_start_runs_no_step_again() {
+    let marks = Marks::start().await;
+    let host = TestHost::with_http(&[marks.authority()]).await;
+    let input = json!({"marks": marks.url(), "names": ["a", "b"]});
+    let asked = StartRequest {
+        id: Some(RunId::new("named").unwrap()),
+        ..with_key("k", request("leave_marks_together", input, &[]))
+    };
+    let run = host.engine.start(asked.clone()).await.unwrap().run_id;
+    host.output(&run).await;
+    host.engine.idle().await;
+    let before = host.everything().await;
+    assert!(host.engine.start(asked).await.unwrap().started);
+    host.engine.idle().await;
+    assert_eq!((marks.count("a"), marks.count("b")), (1, 1));
+    assert_eq!(host.everything().await, before);
+}
+
 async fn duplicates_are_counted(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     let base = || request("read_any", json!({}), &["order"]);

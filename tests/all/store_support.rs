@@ -144,5 +144,6 @@ impl File {
 
 pub async fn start(store: &dyn Store, id: &str, hooks: Vec<HookSpec>, now: Timestamp) {
     let admission = store.admit(new_run(id, hooks, now)).await.unwrap();
-    assert_eq!(admission, Admission::Started { run: run_id(id) });
+    let (run, fresh) = (run_id(id), true);
+    assert_eq!(admission, Admission::Started { run, fresh });
 }

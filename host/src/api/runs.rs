@@ -194,7 +194,10 @@ fn filter(query: Vec<(String, String)>) -> Result<RunFilter> {
             let (name, value) = value.split_once('=').ok_or_else(|| {
                 ApiError::invalid_request(format!("`{value}` is no tag; write `tag=NAME=VALUE`"))
             })?;
-            tags.insert(name.to_owned(), value.to_owned());
+            if tags.insert(name.to_owned(), value.to_owned()).is_some() {
+                let text = format!("tag `{name}` is asked for twice; a run has one value of it");
+                return Err(ApiError::invalid_request(text));
+            }
         } else if given.insert(name, value).is_some() {
             return Err(ApiError::invalid_request(format!("`{name}` is given twice")));
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -181,6 +181,16 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    fn tags(&self) -> anyhow::Result<BTreeMap<&str, &str>> {
+        let mut tags = BTreeMap::new();
+        for (name, value) in &self.tags {
+            if tags.insert(name.as_str(), value.as_str()).is_some() {
+                bail!("tag `{name}` is given twice");
+            }
+        }
+        Ok(tags)
+    }
+
     async fn body(&self) -> anyhow::Result<String> {
         let text = match &self.input_file {
             Some(file) => tokio::fs::read_to_string(file)
@@ -210,9 +220,7 @@ impl Args {
                 when: if self.deliver_always { "always" } else { "conflict" },
             }),
             start_at: self.start_at.as_deref(),
-            tags: (self.tags.iter())
-                .map(|(name, value)| (name.as_str(), value.as_str()))
-                .collect(),
+            tags: self.tags()?,
         };
         Ok(serde_json::to_string(&body)?)
     }

@@ -196,11 +196,11 @@ impl Engine {
             attached: None,
         };
         match admission {
-            Admission::Started { run: id } => {
+            Admission::Started { run: id, fresh } => {
                 let first = matches!(&request.on_conflict, ConflictPolicy::Deliver(it) if it.always);
-                match run.filter(|run| run.id == id) {
-                    Some(run) => self.begin_admitted(as_admitted(run)),
-                    None => self.wake_forgotten(&id).await?,
+                // A receipt is of a run that was begun; whatever is asked for now is not what it began with.
+                if let Some(run) = run.filter(|_| fresh) {
+                    self.begin_admitted(as_admitted(run));
                 }
                 Ok(StartReceipt {
                     delivered: first.then_some(FIRST_PAYLOAD),
@@ -255,15 +255,6 @@ impl Engine {
             (Some(_), Some(at)) => self.0.registry.expect(at),
             (Some(_), None) => {}
         }
-    }
-
-    /// Begins a run that was admitted before. Whoever asked for it may have gone before that was done.
-    async fn wake_forgotten(&self, run: &RunId) -> Result<()> {
-        let info = self.0.store.run(run).await?;
-        if info.is_some_and(|info| info.status == RunStatus::Pending) {
-            self.wake(run);
-        }
-        Ok(())
     }
 
     async fn outcome_of(&self, run: &RunId) -> Result<Outcome> {

@@ -329,7 +329,10 @@ impl State {
         if let Some((hook, payload)) = first {
             self.runs[index].push(Event::PayloadReceived { hook }, Some(payload), new.now)?;
         }
-        Ok(Admission::Started { run: new.id })
+        Ok(Admission::Started {
+            run: new.id,
+            fresh: true,
+        })
     }
 
     /// Adds a payload to a hook that takes it.

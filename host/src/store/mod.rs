@@ -118,8 +118,12 @@ impl Default for Cap {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
-    /// Run, entry 0, claims, receipt and wake are there, all of them.
-    Started { run: RunId },
+    /// Run, entry 0, claims, receipt and wake are there, all of them. `fresh`: since this request; not in its receipt.
+    Started {
+        run: RunId,
+        #[serde(skip)]
+        fresh: bool,
+    },
     /// The id was used before for the same request.
     Existing { run: RunId },
     /// One of the tokens is held.
@@ -148,7 +152,7 @@ impl Admission {
     /// The run that a start was answered with, its own or another.
     pub fn run(&self) -> Option<&RunId> {
         match self {
-            Self::Started { run } | Self::Existing { run } | Self::IdConflict { run } => Some(run),
+            Self::Started { run, .. } | Self::Existing { run } | Self::IdConflict { run } => Some(run),
             Self::HookConflict { owner, .. }
             | Self::Attached { owner, .. }
             | Self::HookEnded { owner, .. }
@@ -162,6 +166,10 @@ impl Admission {
     pub fn receipt(&self) -> Option<Self> {
         match self {
             Self::HookFull { .. } | Self::Moved | Self::KeyConflict => None,
+            Self::Started { run, .. } => Some(Self::Started {
+                run: run.clone(),
+                fresh: false,
+            }),
             Self::Delivered { receipt, .. } => Some(Self::Delivered {
                 receipt: receipt.clone(),
                 entry: None,

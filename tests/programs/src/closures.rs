@@ -71,11 +71,12 @@ async fn wild_closures(rounds: u64) -> WorkflowResult<Vec<String>> {
 /// Time and random numbers: the run's outside the closure, real ones inside.
 #[workflow]
 async fn closure_sees() -> WorkflowResult<Vec<String>> {
+    #[expect(clippy::disallowed_methods, reason = "what a guest sees of it is tested")]
     fn time() -> Result<String, StepFailed> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
         Ok(since.as_millis().to_string())
     }
-    let outside = time().map_err(|error| WorkflowError::new(error))?;
+    let outside = time().map_err(WorkflowError::new)?;
     let look = || async {
         let info = step_info();
         let map: HashMap<u8, u8> = (0..9).map(|n| (n, n)).collect();

@@ -316,7 +316,10 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
         let event = Event::PayloadReceived { hook };
         push_one(writing, &new.id, event, Some(payload), new.now)?;
     }
-    Ok(Admission::Started { run: new.id })
+    Ok(Admission::Started {
+        run: new.id,
+        fresh: true,
+    })
 }
 
 pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
