@@ -644,6 +644,8 @@ pub fn receipts_over(now: Timestamp) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Tags;
+    use crate::journal::{Limits, PayloadType, Started};
 
     const ENDED: Timestamp = 50;
 
@@ -733,6 +735,108 @@ mod tests {
         assert_eq!(parked.parked(Park { wake_at: Some(5) }), Some(parked));
         let later = parked.parked(Park { wake_at: None }).unwrap();
         assert_eq!(later.activity, Activity::Parked { wake_at: None });
+    }
+
+    fn new_run(start_at: Option<Timestamp>, tokens: &[&str], on_conflict: OnConflict) -> NewRun {
+        let hooks = tokens.iter().map(|token| HookSpec {
+            token: HookToken::new(token).unwrap(),
+            retain_ms: 0,
+            metadata: None,
+            payload: PayloadType::Any,
+        });
+        let started = Started {
+            workflow: "w".into(),
+            component: Digest::of("c"),
+            seed: 0,
+            limits: Limits::default(),
+            hooks: hooks.collect(),
+            lineage: None,
+            start_at,
+            tags: Tags::default(),
+        };
+        NewRun {
+            id: RunId::new("new").unwrap(),
+            started,
+            input: Body::new("{}"),
+            request: Digest::of("r"),
+            key: None,
+            on_conflict,
+            now: 70,
+        }
+    }
+
+    #[test]
+    fn a_run_that_waits_to_begin_is_not_begun_from_outside() {
+        let started = new_run(Some(9), &[], OnConflict::Fail).started;
+        let admitted = |at| Standing::admitted(&Event::Started(Box::new(started.clone())), at).unwrap();
+        assert_eq!(admitted(9).due_since(9), Some(9));
+        let waits = admitted(1);
+        let delivered = waits.after(&Event::PayloadReceived { hook: 0 }, 2).unwrap();
+        let upgraded = delivered
+            .after(
+                &Event::Upgraded {
+                    component: Digest::of("c"),
+                },
+                3,
+            )
+            .unwrap();
+        assert_eq!(upgraded, waits);
+        assert_eq!((waits.status(), waits.due_since(8)), (RunStatus::Pending, None));
+        assert_eq!(waits.due_since(9), Some(9));
+        let begun = waits.after(&Event::TimerFired { call: 0 }, 9).unwrap();
+        assert_eq!((begun.waits(), begun.ready_since()), (None, Some(9)));
+        let rests = waits.parked(Park { wake_at: None }).unwrap();
+        assert_eq!((rests.status(), rests.waits()), (RunStatus::Suspended, None));
+        let ended = waits.after(&Event::Cancelled, 4).unwrap();
+        assert_eq!((ended.ended_at(), ended.due_since(99)), (Some(4), None));
+    }
+
+    #[test]
+    fn a_start_hands_its_payload_to_the_checked_and_open_hook_only() {
+        let open = claim(false, false, None, 0);
+        let meets = |last: Option<Claim>, checked: Option<HookRef>, payload: &str| {
+            let cap = Cap {
+                payloads: 1,
+                bytes: 3,
+            };
+            let delivery = StartDelivery {
+                token: HookToken::new("t").unwrap(),
+                payload: Body::new(payload),
+                always: true,
+                checked,
+                cap,
+            };
+            let new = new_run(None, &["t"], OnConflict::Deliver(delivery));
+            match meet(&new, &[last]).unwrap() {
+                Meeting::Free { first } => format!("first {}", first.unwrap().0),
+                Meeting::Deliver { hook, .. } => format!("to {}", hook.run),
+                Meeting::Attach(_) => "attach".to_owned(),
+                Meeting::Refuse(Admission::HookEnded { .. }) => "ended".to_owned(),
+                Meeting::Refuse(Admission::HookFull { .. }) => "full".to_owned(),
+                Meeting::Refuse(Admission::Moved) => "moved".to_owned(),
+                Meeting::Refuse(answer) => panic!("{answer:?}"),
+            }
+        };
+        let checked = Some(open.address.clone());
+        let unread = Unread {
+            payloads: 1,
+            bytes: 1,
+        };
+        let full = Claim {
+            unread,
+            ..open.clone()
+        };
+        assert_eq!(meets(None, None, "1"), "first 0");
+        assert_eq!(meets(Some(claim(true, false, None, 0)), None, "1"), "first 0");
+        assert_eq!(meets(Some(open.clone()), checked.clone(), "1"), "to owner");
+        assert_eq!(meets(Some(open.clone()), None, "1"), "moved");
+        assert_eq!(meets(Some(open), checked.clone(), "1234"), "full");
+        assert_eq!(meets(Some(full), checked.clone(), "1"), "full");
+        assert_eq!(
+            meets(Some(claim(false, true, None, 0)), checked.clone(), "1"),
+            "ended"
+        );
+        assert_eq!(meets(Some(claim(true, false, None, 99)), checked, "1"), "ended");
     }
 
     #[test]

@@ -241,6 +241,7 @@ impl Thread {
             });
         if outcome.is_err() {
             self.forget();
+            self.writing.duplicates.forget_saved();
             // Some errors have rolled back already.
             if !self.writing.conn.is_autocommit() {
                 self.execute("ROLLBACK")
@@ -300,7 +301,6 @@ impl Thread {
     /// Drops what is remembered: it may be of a transaction that was rolled back.
     fn forget(&mut self) {
         self.writing.heads.clear();
-        self.writing.duplicates.forget_saved();
         self.writing.epoch = None;
         self.writing.taking = None;
     }
