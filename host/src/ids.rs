@@ -1,5 +1,6 @@
 //! Names of things: validated once at the rim, then passed around as they are.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -118,6 +119,66 @@ impl HookToken {
     pub fn generate() -> Self {
         let (one, two) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
         Self(format!("hook_{}{}", one.simple(), two.simple()).into())
+    }
+}
+
+/// Most tags of one run.
+pub const MAX_TAGS: usize = 32;
+
+/// Why tags were refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TagError {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("tag name `{0}` holds `=`, which stands between name and value in lists")]
+    Equals(String),
+    #[error("{0} tags are given; the limit is {MAX_TAGS}")]
+    TooMany(usize),
+}
+
+/// What runs are found by: names with one value each, e.g. `customer` and `7`. Names and values have 1 to
+/// [`MAX_NAME_BYTES`] bytes and no control characters, names no `=`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "BTreeMap<String, String>")]
+pub struct Tags(BTreeMap<String, String>);
+
+impl Tags {
+    /// Checks names, values and their number.
+    pub fn new(tags: BTreeMap<String, String>) -> Result<Self, TagError> {
+        if tags.len() > MAX_TAGS {
+            return Err(TagError::TooMany(tags.len()));
+        }
+        for (name, value) in &tags {
+            check("tag name", name)?;
+            check("tag value", value)?;
+            if name.contains('=') {
+                return Err(TagError::Equals(name.clone()));
+            }
+        }
+        Ok(Self(tags))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// By name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Whether all of `wanted` are among these.
+    pub fn contain(&self, wanted: &Self) -> bool {
+        wanted
+            .iter()
+            .all(|(name, value)| self.0.get(name).is_some_and(|own| own == value))
+    }
+}
+
+impl TryFrom<BTreeMap<String, String>> for Tags {
+    type Error = TagError;
+    fn try_from(tags: BTreeMap<String, String>) -> Result<Self, TagError> {
+        Self::new(tags)
     }
 }
 

@@ -6,7 +6,7 @@ use onemark::ids::RunId;
 use onemark::journal::RunStatus;
 use onemark_tests::{StoreKind, TestHost, programs, variant};
 use reqwest::{Method, RequestBuilder, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A server on a free port, over a host with the programs deployed.
 struct Server {
@@ -89,13 +89,18 @@ impl Server {
         self.get(&format!("/v1/runs/{run}/result?wait=60s")).await.json
     }
 
-    /// Everything that a refused request could have changed.
+    /// Everything that a refused request could have changed. How often a run was met is no part of that.
     async fn contents(&self) -> Value {
-        let runs = self.get("/v1/runs").await.json;
+        let mut runs = self.get("/v1/runs").await.json;
+        for run in runs["runs"].as_array_mut().expect("a list") {
+            run["duplicates"].take();
+        }
         let mut journals = Vec::new();
         for run in runs["runs"].as_array().expect("a list") {
             let id = run["id"].as_str().expect("a string");
-            journals.push(self.get(&format!("/v1/runs/{id}")).await.json);
+            let mut shown = self.get(&format!("/v1/runs/{id}")).await.json;
+            shown["duplicates"].take();
+            journals.push(shown);
             journals.push(self.get(&format!("/v1/runs/{id}/journal")).await.json);
         }
         let components = self.get("/v1/components").await.json;
@@ -375,6 +380,149 @@ async fn lists_come_in_pages() {
     assert_eq!(entries[0]["body"], json!({ "n": 4 }));
 }
 
+// A16, A17, A18, B09
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_meets_a_run_does_as_it_says() {
+    let server = Server::new().await;
+    let start = async |more: Value| {
+        let mut body = json!({
+            "workflow": "read_any",
+            "input": {},
+            "hooks": [{ "token": "a/b", "min_retention": "1h" }],
+        });
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        server.post("/v1/runs", body).await
+    };
+    let deliver = |payload: Value, when: &str| json!({ "on_conflict": "deliver", "deliver": { "token": "a/b", "payload": payload, "when": when } });
+    let first = start(deliver(json!(1.0), "always")).await;
+    assert_eq!(first.status, 201);
+    let run = run_id(&first);
+    assert_eq!(
+        first.json,
+        json!({ "run_id": run, "started": true, "delivered": 1 })
+    );
+    server.host.reached(&run, RunStatus::Suspended).await;
+    let attached = start(json!({ "on_conflict": "attach" })).await;
+    let told = json!({ "run_id": run, "started": false, "status": "suspended", "input_matches": true });
+    assert_eq!((attached.status, attached.json), (StatusCode::OK, told));
+    let end = start(deliver(json!("end"), "conflict")).await;
+    assert_eq!(end.status, 200);
+    assert_eq!(
+        (&end.json["run_id"], &end.json["started"]),
+        (&json!(run), &json!(false))
+    );
+    assert_eq!(server.ended(run.as_str()).await["unread"], 0);
+    let result = start(json!({ "on_conflict": "attach" })).await;
+    assert!(result.text.ends_with(r#""output":[1.0]}"#), "{}", result.text);
+    let late = start(deliver(json!(2), "always")).await;
+    assert_eq!((late.status, late.code()), (StatusCode::GONE, "hook_ended"));
+    assert_eq!(
+        (&late.json["error"]["run_id"], &late.json["error"]["status"]),
+        (&json!(run), &json!("completed"))
+    );
+
+    let payloads = server.get("/v1/hooks/a%2Fb/payloads?limit=1").await.json;
+    assert_eq!(
+        (&payloads["payloads"][0]["payload"], &payloads["next"]),
+        (&json!(1.0), &json!(1))
+    );
+    let payloads = server.get("/v1/hooks/a%2Fb/payloads?from=1").await.json;
+    assert_eq!(payloads["payloads"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (
+            &payloads["payloads"][0]["number"],
+            &payloads["payloads"][0]["read"],
+            &payloads["next"]
+        ),
+        (&json!(1), &json!(true), &json!(null))
+    );
+}
+
+// A22, E14
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_can_begin_later_and_be_found_by_its_tags() {
+    let server = Server::new().await;
+    let mut started = Vec::new();
+    for (n, when) in [json!(4_102_444_800_000_u64), json!("2100-01-01T00:00:00Z")]
+        .iter()
+        .enumerate()
+    {
+        let body = json!({
+            "workflow": "sequence",
+            "input": { "n": 1 },
+            "start_at": when,
+            "tags": { "customer": "7 & co", "n": n.to_string() },
+        });
+        let run = run_id(&server.post("/v1/runs", body).await);
+        let shown = server.get(&format!("/v1/runs/{run}")).await.json;
+        assert_eq!(
+            shown["waits"],
+            json!({ "reason": "start_at", "until": 4_102_444_800_000_u64 })
+        );
+        assert_eq!(shown["status"], "pending");
+        assert_eq!(shown["tags"]["customer"], "7 & co");
+        started.push(json!(run));
+    }
+    server
+        .post("/v1/runs", json!({ "workflow": "sequence", "input": { "n": 1 } }))
+        .await;
+    let found = async |query: &str| {
+        let listed = server.get(&format!("/v1/runs?{query}")).await.json;
+        let runs = listed["runs"].as_array().expect("a list").iter();
+        (
+            runs.map(|run| run["id"].clone()).collect::<Vec<_>>(),
+            listed["next_cursor"].clone(),
+        )
+    };
+    let tag = "tag=customer%3D7%20%26%20co";
+    let (first, cursor) = found(&format!("{tag}&limit=1&created_after=1")).await;
+    let second = found(&format!(
+        "{tag}&limit=1&created_after=1&cursor={}",
+        cursor.as_str().unwrap()
+    ))
+    .await;
+    assert_eq!(
+        [&first[..], &second.0].concat(),
+        [started[1].clone(), started[0].clone()]
+    );
+    assert_eq!(second.1, json!(null));
+    assert_eq!(found(&format!("{tag}&tag=n%3D0")).await.0, started[..1]);
+    assert_eq!(
+        found("created_before=2000-01-01T00:00:00Z").await.0,
+        [json!(null); 0]
+    );
+    assert_eq!(found("").await.0.len(), 3);
+}
+
+// B18
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_hook_answers_429() {
+    let config = EngineConfig {
+        unread: onemark::store::Cap {
+            payloads: 1,
+            bytes: 100,
+        },
+        ..EngineConfig::default()
+    };
+    let server = Server::over(TestHost::with(StoreKind::Sqlite, config, None, &[]).await).await;
+    let body = json!({
+        "workflow": "read_any",
+        "input": {},
+        "hooks": [{ "token": "t" }],
+        "start_at": "2100-01-01T00:00:00Z",
+    });
+    let run = run_id(&server.post("/v1/runs", body).await);
+    assert_eq!(server.post("/v1/hooks/t", "1").await.status, 202);
+    let full = server.refused_post("/v1/hooks/t", "2", 429, "hook_full").await;
+    let told = &full.json["error"];
+    assert_eq!(
+        (&told["run_id"], &told["limit"], &told["limit_bytes"]),
+        (&json!(run), &json!(1), &json!(100))
+    );
+}
+
 // F01, F04
 #[tokio::test(flavor = "multi_thread")]
 async fn replays_against_its_own_component_and_another() {
@@ -583,6 +731,8 @@ async fn refuses_bad_starts() {
         body.to_string()
     };
     let hook = |fields: Value| workflow(json!({ "hooks": [fields] }));
+    let delivers = |deliver: Value| workflow(json!({ "on_conflict": "deliver", "deliver": deliver }));
+    let many: Map<_, _> = (0..33).map(|n| (format!("tag{n}"), json!("x"))).collect();
     let deep = format!(
         r#"{{"workflow":"read_any","input":{}1{}}}"#,
         "[".repeat(200),
@@ -623,24 +773,96 @@ async fn refuses_bad_starts() {
             "workflow: invalid type",
         ),
         (
-            workflow(json!({ "on_conflict": "attach" })),
+            workflow(json!({ "on_conflict": "replace" })),
             400,
             "invalid_request",
-            "`on_conflict`",
+            "on_conflict: unknown variant",
+        ),
+        (
+            workflow(json!({ "on_conflict": "deliver" })),
+            400,
+            "invalid_request",
+            "`deliver` has no payload",
         ),
         (
             workflow(json!({ "deliver": { "payload": 1 } })),
             400,
             "invalid_request",
-            "`deliver`",
+            "\"on_conflict\": \"deliver\"",
+        ),
+        (
+            delivers(json!({ "payload": 1, "when": "never" })),
+            400,
+            "invalid_request",
+            "deliver.when: unknown variant",
+        ),
+        (
+            delivers(json!({ "payload": 1, "token": "other" })),
+            400,
+            "invalid_request",
+            "does not claim",
+        ),
+        (
+            delivers(json!({ "payload": 1, "token": "" })),
+            400,
+            "invalid_name",
+            "hook token is empty",
+        ),
+        (
+            delivers(json!({ "payload": { "n": "1" }, "when": "always" })),
+            422,
+            "invalid_payload",
+            "does not fit hook `order:42`",
+        ),
+        (
+            delivers(json!({ "payload": "x".repeat(1 << 20) })),
+            413,
+            "too_large",
+            "the payload has",
+        ),
+        (
+            json!({
+                "workflow": "sequence",
+                "input": { "n": 1 },
+                "on_conflict": "deliver",
+                "deliver": { "payload": 1 },
+            })
+            .to_string(),
+            400,
+            "invalid_request",
+            "claims no hook",
         ),
         (
             workflow(json!({ "start_at": "2030-01-01" })),
             400,
             "invalid_request",
-            "`start_at`",
+            "`2030-01-01` is no time",
         ),
-        (workflow(json!({ "tags": {} })), 400, "invalid_request", "`tags`"),
+        (
+            workflow(json!({ "start_at": -1 })),
+            400,
+            "invalid_request",
+            "start_at: expected milliseconds",
+        ),
+        (
+            workflow(json!({ "tags": { "a": 1 } })),
+            400,
+            "invalid_request",
+            "tags.a: invalid type",
+        ),
+        (
+            workflow(json!({ "tags": { "a": "" } })),
+            400,
+            "invalid_tag",
+            "tag value is empty",
+        ),
+        (
+            workflow(json!({ "tags": { "a=b": "c" } })),
+            400,
+            "invalid_tag",
+            "`a=b` holds `=`",
+        ),
+        (workflow(json!({ "tags": many })), 400, "invalid_tag", "33 tags"),
         (
             workflow(json!({ "workflow": "nope" })),
             404,
@@ -829,6 +1051,13 @@ async fn refuses_bad_headers_paths_and_queries() {
         ("GET", "/v1/runs?cursor=nope", 400, "invalid_request"),
         ("GET", "/v1/runs?cursor=", 400, "invalid_name"),
         ("GET", "/v1/runs?sort=name", 400, "invalid_request"),
+        ("GET", "/v1/runs?limit=1&limit=2", 400, "invalid_request"),
+        ("GET", "/v1/runs?tag=customer", 400, "invalid_request"),
+        ("GET", "/v1/runs?tag=customer=", 400, "invalid_tag"),
+        ("GET", "/v1/runs?tag=a=1&tag=a=2", 400, "invalid_request"),
+        ("GET", "/v1/runs?created_after=soon", 400, "invalid_request"),
+        ("GET", "/v1/hooks/nope/payloads", 404, "hook_not_found"),
+        ("GET", "/v1/hooks/nope/payloads?limit=0", 400, "invalid_request"),
         ("GET", "/v1/runs/nope/result?wait=soon", 400, "invalid_request"),
         ("GET", "/v1/runs/nope/result?wait=1h", 400, "invalid_request"),
     ] {

@@ -179,7 +179,7 @@ fn a_run_from_start_to_replay() {
 
     let shown = served.run(&["runs", "show", "seq"]).ends_with(0).stdout;
     assert!(
-        shown.contains("completed") && shown.ends_with("output     6\n"),
+        shown.contains("completed") && shown.ends_with("output      6\n"),
         "{shown}"
     );
     let listed = served
@@ -207,6 +207,104 @@ fn a_run_from_start_to_replay() {
     assert!(
         !replayed.contains('\u{1b}'),
         "no colours where there is no terminal"
+    );
+}
+
+// A16, A17, A22, B09, E14
+#[test]
+fn a_second_start_does_as_it_is_told() {
+    let served = Served::with_programs();
+    let start = |more: &[&str]| {
+        let args = [
+            &["start", "read_any", "--hook", "t", "--min-retention", "1h"],
+            more,
+        ]
+        .concat();
+        served.run(&args)
+    };
+    let first = start(&["--deliver", "1", "--deliver-always", "--tag", "customer=7"]).ends_with(0);
+    let run = first.says("started, with the payload").stdout.trim().to_owned();
+    let attached = start(&["--on-conflict", "attach"]).ends_with(0);
+    assert_eq!(
+        attached.says("the token is held by a run that is").stdout.trim(),
+        run
+    );
+    start(&["--on-conflict", "fail"]).ends_with(3);
+    let delivered = start(&["--deliver", "\"end\"", "--deliver-token", "t"]).ends_with(0);
+    assert_eq!(
+        delivered
+            .says("delivered to the run that holds the token")
+            .stdout
+            .trim(),
+        run
+    );
+    assert_eq!(
+        start(&["--on-conflict", "attach", "--wait"]).ends_with(0).stdout,
+        "[1]\n"
+    );
+    start(&["--deliver", "2"])
+        .ends_with(1)
+        .says("takes no more payloads");
+    start(&["--on-conflict", "deliver"]).ends_with(2);
+    start(&["--deliver-always"]).ends_with(2);
+    start(&["--tag", "customer"]).ends_with(2);
+
+    let later = [
+        "--start-at",
+        "2100-01-01T00:00:00Z",
+        "--id",
+        "later",
+        "--tag",
+        "customer=7",
+        "--tag",
+        "n=2",
+    ];
+    let args = [&["start", "sequence", r#"{"n":1}"#], &later[..]].concat();
+    served.run(&args).ends_with(0);
+    let shown = served.run(&["runs", "show", "later"]).ends_with(0).stdout;
+    for fact in [
+        "waits for  start_at",
+        "wakes      2100-01-01T00:00:00Z",
+        "customer=7 n=2",
+    ] {
+        assert!(shown.contains(fact), "{fact} is not in {shown}");
+    }
+    let shown = served.run(&["runs", "show", &run]).ends_with(0).stdout;
+    assert!(shown.contains("duplicates  5\n"), "{shown}");
+
+    let listed = |more: &[&str]| {
+        let args = [&["runs", "list", "-o", "json", "--tag", "customer=7"], more].concat();
+        let listed = served.run(&args).ends_with(0).json();
+        let runs = listed["runs"].as_array().unwrap().iter();
+        runs.map(|run| run["id"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]), ["later", &run]);
+    assert_eq!(listed(&["--tag", "n=2"]), ["later"]);
+    assert_eq!(listed(&["--created-before", "2000-01-01T00:00:00Z"]), [""; 0]);
+    assert_eq!(
+        listed(&["--created-after", "2000-01-01T00:00:00Z", "--status", "completed"]),
+        [run]
+    );
+
+    let payloads = served
+        .run(&["hooks", "show", "t", "--payloads"])
+        .ends_with(0)
+        .stdout;
+    let lines: Vec<_> = payloads.lines().collect();
+    assert_eq!(lines.len(), 3, "{payloads}");
+    assert!(
+        lines[2].starts_with("1 ") && lines[2].ends_with("\"end\""),
+        "{payloads}"
+    );
+    let page = served
+        .run(&["hooks", "show", "t", "--payloads", "--from", "1", "-o", "json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(page["payloads"][0]["payload"], "end");
+    assert_eq!(
+        (&page["payloads"][0]["read"], &page["next"]),
+        (&json!(true), &json!(null))
     );
 }
 

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onemark::engine::{DeliverRequest, Engine, EngineConfig, Error};
+use onemark::engine::{
+    ConflictPolicy, DeliverRequest, Engine, EngineConfig, Error, StartPayload, StartRequest,
+};
 use onemark::ids::{IdempotencyKey, RunId};
 use onemark::journal::{Event, Limits, RunStatus, Seq};
-use onemark::store::{DeliveryReceipt, HookState, Owner, TOMBSTONE_MS};
+use onemark::store::{Cap, DeliveryReceipt, HookState, Owner, ReceivedPayload, TOMBSTONE_MS};
 use onemark_tests::*;
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
@@ -25,12 +27,15 @@ on_each_store![
     b06_an_unknown_token_takes_nothing,
     b06_a_tombstone_is_over_after_30_days,
     b07_a_hook_that_ended_takes_nothing,
+    b09_what_was_not_read_is_counted_and_can_be_seen,
     b10_close_and_dispose_keep_what_was_delivered,
     b11_deliveries_race_the_end_of_the_run,
     b11_deliveries_race_a_dispose_from_outside,
     b11_deliveries_race_the_guest_that_ends_its_hook,
     b12_two_hooks_and_a_timer_come_in_journal_order,
     b12_what_came_meanwhile_is_seen_in_journal_order,
+    b13_what_is_no_payload_is_refused,
+    b14_ten_thousand_deliveries_and_no_more,
     b15_an_old_owner_never_frees_the_new_claim,
     b16_a_hook_can_be_looked_up,
     b17_a_payload_fits_the_declared_type,
@@ -38,6 +43,8 @@ on_each_store![
     b17_a_payload_is_checked_against_the_hook_that_gets_it,
     what_a_guest_cannot_open_is_a_typed_error_on_every_activation,
     a_generated_token_is_the_same_on_every_activation,
+    b18_a_hook_keeps_so_much_that_was_not_read,
+    b18_a_start_meets_a_full_hook,
 ];
 
 // ---- helpers ---------------------------------------------------------------------------------------
@@ -508,7 +515,7 @@ impl Flood {
 }
 
 async fn b11_deliveries_race_the_end_of_the_run(kind: StoreKind) {
-    let host = TestHost::on(kind).await;
+    let host = uncapped(kind).await;
     for round in 0..15 {
         let name = format!("order:{round}");
         let run = host.start_with("read_any", json!({}), &[&name]).await;
@@ -533,7 +540,7 @@ async fn b11_deliveries_race_the_end_of_the_run(kind: StoreKind) {
 }
 
 async fn b11_deliveries_race_a_dispose_from_outside(kind: StoreKind) {
-    let host = TestHost::on(kind).await;
+    let host = uncapped(kind).await;
     for round in 0..15 {
         let name = format!("order:{round}");
         let run = host.start_with("read_any", json!({}), &[&name]).await;
@@ -555,7 +562,7 @@ async fn b11_deliveries_race_a_dispose_from_outside(kind: StoreKind) {
 }
 
 async fn b11_deliveries_race_the_guest_that_ends_its_hook(kind: StoreKind) {
-    let host = TestHost::on(kind).await;
+    let host = uncapped(kind).await;
     for round in 0..15 {
         let (name, go) = (format!("order:{round}"), format!("go:{round}"));
         let dispose = round % 2 == 0;
@@ -851,4 +858,191 @@ async fn a_generated_token_is_the_same_on_every_activation(kind: StoreKind) {
         seen.push(token);
     }
     assert_ne!(seen[0], seen[1]);
+}
+
+// ---- how much --------------------------------------------------------------------------------------
+
+async fn received(host: &TestHost, name: &str, from: u64, limit: usize) -> Vec<ReceivedPayload> {
+    host.engine.payloads(&token(name), from, limit).await.unwrap()
+}
+
+async fn b09_what_was_not_read_is_counted_and_can_be_seen(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    // It begins when all of this is there, and reads two of it.
+    host.engine.shutdown().await;
+    let run = host.start_with("read_any", json!({}), &["order", "unused"]).await;
+    for payload in [json!(1), json!("end"), json!({"late": 1}), json!("late")] {
+        host.deliver("order", payload).await.unwrap();
+    }
+    host.deliver("unused", json!("never")).await.unwrap();
+    let host = host.restart().await;
+    assert_eq!(host.output(&run).await, json!([1]));
+    let host = host.restart().await;
+    assert_eq!(host.ended(&run).await.unread, Some(3));
+
+    let all = received(&host, "order", 0, 100).await;
+    let seen: Vec<_> = all
+        .iter()
+        .map(|it| (it.number, it.seq, it.read, it.body.text_or_null()))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (0, 1, true, "1"),
+            (1, 2, true, r#""end""#),
+            (2, 3, false, r#"{"late":1}"#),
+            (3, 4, false, r#""late""#),
+        ]
+    );
+    assert_eq!(received(&host, "order", 1, 2).await, all[1..3]);
+    assert_eq!(received(&host, "order", 4, 2).await, []);
+    assert_eq!(received(&host, "unused", 0, 9).await.len(), 1);
+    let unknown = host.engine.payloads(&token("nope"), 0, 1).await;
+    assert!(matches!(unknown, Err(Error::HookNotFound(_))), "{unknown:?}");
+    host.agrees(&run).await;
+}
+
+async fn b13_what_is_no_payload_is_refused(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let run = host.start_with("read_any", json!({}), &["order"]).await;
+    host.reached(&run, RunStatus::Suspended).await;
+    let before = host.everything().await;
+    let text = |payload: String| DeliverRequest {
+        token: token("order"),
+        payload: payload.into(),
+        key: None,
+    };
+    let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+    let string = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
+    for payload in [String::new(), "{".into(), "nul".into(), "1 2".into(), nested(129)] {
+        let refused = host.engine.deliver(text(payload)).await;
+        assert!(matches!(refused, Err(Error::InvalidRequest(_))), "{refused:?}");
+    }
+    let refused = host.engine.deliver(text(string((1 << 20) + 1))).await;
+    assert!(
+        matches!(refused, Err(Error::TooLarge { limit: 1_048_576, .. })),
+        "{refused:?}"
+    );
+    assert_eq!(host.everything().await, before);
+
+    // At the limits, and accepted. What a run that reads them returns would be over them, so it ends before.
+    host.engine.shutdown().await;
+    for payload in ["\"end\"".into(), nested(127), string(1 << 20)] {
+        host.engine.deliver(text(payload)).await.unwrap();
+    }
+    let host = host.restart().await;
+    assert_eq!(host.output(&run).await, json!([]));
+    assert_eq!(host.ended(&run).await.unread, Some(2));
+    host.agrees(&run).await;
+}
+
+/// What a delivery works on is the same, however many came before: the end of the journal, one row of the hook and
+/// one number. What waits to be read is bounded by the cap, what is told to a run at work by its queue.
+async fn b14_ten_thousand_deliveries_and_no_more(kind: StoreKind) {
+    const DELIVERIES: u64 = 10_000;
+    let host = TestHost::with_clock(kind).await;
+    let begins = u64::MAX / 4;
+    let waiting = StartRequest {
+        start_at: Some(begins),
+        ..request("read_any", json!({}), &["order"])
+    };
+    let run = host.engine.start(waiting).await.unwrap().run_id;
+    let mut clients = JoinSet::new();
+    for client in 0..50 {
+        let engine = host.engine.clone();
+        clients.spawn(async move {
+            for n in 0..DELIVERIES / 50 {
+                let payload = json!([client, n]);
+                engine.deliver(unkeyed("order", &payload)).await.unwrap();
+            }
+        });
+    }
+    clients.join_all().await;
+    // Nothing of it was taken into memory: the run has not begun, and nobody loads its journal for that.
+    host.engine.idle().await;
+    assert_eq!(host.hook("order").await.unwrap().unread, DELIVERIES);
+    let full = host.deliver("order", json!("too much")).await;
+    assert!(matches!(full, Err(Error::HookFull { .. })), "{full:?}");
+    assert_eq!(host.engine.run(&run).await.unwrap().entries, 1 + DELIVERIES);
+    assert_eq!(received(&host, "order", DELIVERIES - 1, 9).await.len(), 1);
+
+    host.clock.as_ref().unwrap().set(begins);
+    host.until(&run, |run| run.status == RunStatus::Suspended).await;
+    host.deliver("order", json!("end")).await.unwrap();
+    let output = host.output(&run).await;
+    let mut next = [0; 50];
+    for payload in output.as_array().unwrap() {
+        let [client, n] = [&payload[0], &payload[1]].map(|it| it.as_u64().unwrap());
+        assert_eq!(next[client as usize], n, "out of order");
+        next[client as usize] += 1;
+    }
+    assert_eq!(next, [DELIVERIES / 50; 50]);
+    host.agrees(&run).await;
+}
+
+/// For clients that deliver as fast as they can.
+async fn uncapped(kind: StoreKind) -> TestHost {
+    capped(kind, u64::MAX, u64::MAX).await
+}
+
+async fn capped(kind: StoreKind, payloads: u64, bytes: u64) -> TestHost {
+    let config = EngineConfig {
+        unread: Cap { payloads, bytes },
+        ..EngineConfig::default()
+    };
+    TestHost::with(kind, config, None, &[]).await
+}
+
+async fn b18_a_hook_keeps_so_much_that_was_not_read(kind: StoreKind) {
+    let host = capped(kind, 3, 20).await;
+    host.engine.shutdown().await;
+    let run = host.start_with("read_any", json!({}), &["order", "other"]).await;
+    let full = |answer: Result<DeliveryReceipt, Error>| {
+        let told = matches!(&answer, Err(Error::HookFull { token, owner, .. })
+            if token.as_str() == "order" && owner.run == run);
+        assert!(told, "{answer:?}");
+    };
+    for n in 1..=3 {
+        host.deliver("order", json!(n)).await.unwrap();
+    }
+    full(host.deliver("order", json!(4)).await);
+    full(host.engine.deliver(keyed("order", &json!(5), "k")).await);
+    // The cap is that of one hook.
+    host.deliver("other", json!(1)).await.unwrap();
+
+    let host = host.restart().await;
+    host.until(&run, |run| run.status == RunStatus::Suspended).await;
+    // There is room again, also for the key that was refused.
+    host.engine.deliver(keyed("order", &json!(5), "k")).await.unwrap();
+    host.until(&run, |run| run.status == RunStatus::Suspended).await;
+    host.deliver("order", json!("18 bytes, quoted")).await.unwrap();
+    host.until(&run, |run| run.status == RunStatus::Suspended).await;
+    full(host.deliver("order", json!("of 21 bytes, quoted")).await);
+    host.deliver("order", json!("end")).await.unwrap();
+    assert_eq!(host.output(&run).await, json!([1, 2, 3, 5, "18 bytes, quoted"]));
+    host.agrees(&run).await;
+}
+
+async fn b18_a_start_meets_a_full_hook(kind: StoreKind) {
+    let host = capped(kind, 100, 8).await;
+    host.engine.shutdown().await;
+    let run = host.start_with("read_any", json!({}), &["order"]).await;
+    let asked = |payload: &str| StartRequest {
+        key: Some(IdempotencyKey::new("k").unwrap()),
+        on_conflict: ConflictPolicy::Deliver(StartPayload {
+            token: None,
+            payload: payload.into(),
+            always: false,
+        }),
+        ..request("read_any", json!({}), &["order"])
+    };
+    host.deliver("order", json!([1, 2])).await.unwrap();
+    let before = host.everything().await;
+    let full = host.engine.start(asked("[3,4]")).await;
+    assert!(matches!(full, Err(Error::HookFull { .. })), "{full:?}");
+    assert_eq!(host.everything().await, before);
+    let host = host.restart().await;
+    host.reached(&run, RunStatus::Suspended).await;
+    // Nothing was kept of the refusal.
+    assert_eq!(host.engine.start(asked("[3,4]")).await.unwrap().run_id, run);
 }

@@ -19,6 +19,7 @@ mod faults;
 mod held;
 mod hooks;
 mod logs;
+mod policies;
 mod readme;
 mod start;
 mod store_contract;

@@ -33,6 +33,7 @@ on_each_store![
     a14_the_same_id_and_request_is_the_same_run,
     a15_the_same_id_with_another_request_is_refused,
     a20_a_start_is_there_entirely_or_not_at_all,
+    a20_a_run_begins_also_when_its_client_has_gone,
     a21_bad_starts_are_refused_before_any_write,
     a24_a_repeated_start_gets_its_first_receipt,
     a24_a_repeated_conflict_stays_one,
@@ -225,6 +226,32 @@ async fn a20_a_start_is_there_entirely_or_not_at_all(kind: StoreKind) {
         there > 0 && not > 0,
         "{there} starts were committed, {not} were not"
     );
+}
+
+/// Nobody asks again, and nothing else makes the host look for runs.
+async fn a20_a_run_begins_also_when_its_client_has_gone(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    for looks in 1..8 {
+        let name = format!("gone-{looks}");
+        let asked = with_id(&name, request("read_any", json!({}), &[&name]));
+        let _gone = given_up(host.engine.start(asked), looks).await;
+        let admitted = async {
+            while host.engine.run(&run_id(&name)).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(MINUTE, admitted)
+            .await
+            .expect("the run is admitted");
+        host.reached(&run_id(&name), RunStatus::Suspended).await;
+        let end = onemark::engine::DeliverRequest {
+            token: token(&name),
+            payload: "\"end\"".into(),
+            key: None,
+        };
+        let _gone = given_up(host.engine.deliver(end), looks).await;
+        assert_eq!(host.output(&run_id(&name)).await, json!([]));
+    }
 }
 
 async fn a26_nobody_sees_a_run_without_its_claim(kind: StoreKind) {
@@ -670,6 +697,8 @@ async fn a14_the_same_id_and_request_is_the_same_run(kind: StoreKind) {
     let input = json!({"kind": "busy", "good_from_attempt": 1});
     let asked = with_id("mine", request("troubled", input, &["order"]));
     let same = StartReceipt {
+        delivered: None,
+        attached: None,
         run_id: run_id("mine"),
         started: false,
     };

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use onemark::ids::Digest;
-use onemark::journal::{Body, Event, NewEntry, RunStatus, Timestamp};
+use onemark::ids::{Digest, Tags};
+use onemark::journal::{Body, Event, HookSpec, NewEntry, RunStatus, Timestamp};
 use onemark::store::{
-    Append, BlockReason, Blocked, Decision, Fence, HeldStep, HookRef, HookState, MemoryStore, Park,
-    RunFilter, Settled, Settlement, SqliteStore, Store, TOMBSTONE_MS,
+    Append, BlockReason, Blocked, Cap, Decision, Fence, HeldStep, HookRef, HookState, MemoryStore,
+    OnConflict, Park, RunFilter, Settled, Settlement, SqliteStore, StartDelivery, Store, TOMBSTONE_MS,
 };
 use proptest::prelude::*;
 
@@ -14,7 +14,9 @@ use crate::store_support::{
     File, component, deliver, key, new_run, open_hook, run_id, scheduled, spec, token,
 };
 
-const IDS: [&str; 5] = ["r0", "r1", "r2", "r3", "r4"];
+const IDS: [&str; 12] = [
+    "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11",
+];
 const TOKENS: [&str; 3] = ["a", "b", "c"];
 const KEYS: [&str; 2] = ["k0", "k1"];
 const HELD: [BlockReason; 3] = [
@@ -22,7 +24,14 @@ const HELD: [BlockReason; 3] = [
     BlockReason::StepFailed,
     BlockReason::KeyExpired,
 ];
-const RETENTIONS: [u64; 3] = [0, 1_000, 50_000];
+/// One value and two spellings of it, and another.
+const INPUTS: [&str; 3] = [r#"{"n":1,"m":2}"#, r#"{ "m": 2, "n": 1 }"#, r#"{"n":2}"#];
+/// Soon full.
+const CAP: Cap = Cap {
+    payloads: 3,
+    bytes: 5,
+};
+const RETENTIONS: [u64; 3] = [0, 1_000, TOMBSTONE_MS];
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -31,6 +40,15 @@ enum Op {
         key: Option<usize>,
         request: u8,
         tokens: Vec<(usize, usize)>,
+        input: usize,
+        policy: Policy,
+        start_after: Option<u64>,
+        tags: Vec<(usize, usize)>,
+    },
+    Recall {
+        id: usize,
+        key: usize,
+        request: u8,
     },
     /// `stale`: how many entries short of the end the sender is; -1 is beyond it.
     Append {
@@ -76,6 +94,19 @@ enum Op {
     Reopen,
 }
 
+#[derive(Debug, Clone)]
+enum Policy {
+    Fail,
+    Attach,
+    /// `checked`: against the hook that the token leads to.
+    Deliver {
+        token: usize,
+        payload: u8,
+        always: bool,
+        checked: bool,
+    },
+}
+
 /// An entry, with the numbers that the owner would give it.
 #[derive(Debug, Clone)]
 enum Want {
@@ -116,13 +147,27 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
         1 => (0..4u32).prop_map(|call| Want::Fire { call }),
         5 => (0..TOKENS.len(), 0..RETENTIONS.len(), prop_oneof![9 => Just(0u32), 1 => Just(1)])
             .prop_map(|(token, retention, off)| Want::Open { token, retention, off }),
-        2 => (0..3u32).prop_map(|hook| Want::Close { hook }),
+        5 => (0..2u32).prop_map(|hook| Want::Close { hook }),
         2 => (0..3u32).prop_map(|hook| Want::Dispose { hook }),
         2 => (0..2u32, 1..3u32).prop_map(|(hook, count)| Want::Take { hook, count }),
-        3 => Just(Want::End),
+        6 => Just(Want::End),
         1 => Just(Want::Illegal),
     ];
     prop::collection::vec(want, 0..4)
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let deliver = (0..TOKENS.len(), 0..12u8, any::<bool>(), any::<bool>());
+    prop_oneof![
+        1 => Just(Policy::Fail),
+        2 => Just(Policy::Attach),
+        5 => deliver.prop_map(|(token, payload, always, checked)| Policy::Deliver {
+            token,
+            payload,
+            always,
+            checked,
+        }),
+    ]
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -143,13 +188,25 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(TOMBSTONE_MS as i64 - 1),
         1 => Just(TOMBSTONE_MS as i64),
     ];
+    let start_after = prop::option::weighted(0.3, prop_oneof![0..20_000u64, Just(u64::MAX)]);
+    let tags = prop::collection::vec((0..2usize, 0..2usize), 0..3);
     prop_oneof![
-        6 => (id.clone(), maybe_key.clone(), 0..2u8, claims)
-            .prop_map(|(id, key, request, tokens)| Op::Admit { id, key, request, tokens }),
-        12 => (id.clone(), stale, wants(), park, fence)
+        16 => (id.clone(), maybe_key.clone(), 0..2u8, claims, 0..INPUTS.len(), policy(), start_after, tags)
+            .prop_map(|(id, key, request, tokens, input, policy, start_after, tags)| Op::Admit {
+                id,
+                key,
+                request,
+                tokens,
+                input,
+                policy,
+                start_after,
+                tags,
+            }),
+        1 => (id.clone(), 0..KEYS.len(), 0..2u8).prop_map(|(id, key, request)| Op::Recall { id, key, request }),
+        20 => (id.clone(), stale, wants(), park, fence)
             .prop_map(|(id, stale, wants, park, fence)| Op::Append { id, stale, wants, park, fence }),
         2 => Just(Op::AppendAgain),
-        7 => (token.clone(), maybe_key, 0..2u8, checked)
+        7 => (token.clone(), maybe_key, 0..12u8, checked)
             .prop_map(|(token, key, payload, checked)| Op::Deliver { token, key, payload, checked }),
         2 => token.prop_map(|token| Op::Dispose { token }),
         1 => (id.clone(), prop::option::weighted(0.7, (0..2u32, 0..HELD.len())))
@@ -162,6 +219,14 @@ fn op() -> impl Strategy<Value = Op> {
         5 => tick.prop_map(|by| Op::Clock { by }),
         1 => Just(Op::Reopen),
     ]
+}
+
+/// Later values of a name replace earlier ones.
+fn tags_of(tags: &[(usize, usize)]) -> Tags {
+    let tags = tags
+        .iter()
+        .map(|(name, value)| (format!("t{name}"), format!("v{value}")));
+    Tags::new(tags.collect()).unwrap()
 }
 
 /// Both stores, and what their caller knows.
@@ -232,6 +297,10 @@ impl Pair {
                 key: key_index,
                 request,
                 tokens,
+                input,
+                policy,
+                start_after,
+                tags,
             } => {
                 let mut specs = Vec::new();
                 for (token, retention) in tokens {
@@ -239,10 +308,22 @@ impl Pair {
                 }
                 let mut run = new_run(IDS[id], specs, now);
                 run.started.workflow = format!("w{request}");
+                run.started.start_at = start_after.map(|after| now.saturating_add(after));
+                run.started.tags = tags_of(&tags);
+                run.input = Body::new(INPUTS[input]);
+                run.on_conflict = self.policy(policy, run.started.hooks.first()).await;
                 run.request = Digest::of([request]);
                 run.key = key_index.map(|index| key(KEYS[index]));
                 let answer = both!(self, store => store.admit(run.clone()));
                 self.meet(&answer);
+            }
+            Op::Recall {
+                id,
+                key: index,
+                request,
+            } => {
+                let (id, key, request) = (run_id(IDS[id]), key(KEYS[index]), Digest::of([request]));
+                let _ = both!(self, store => store.recall(Some(&id), Some(&key), request, now));
             }
             Op::Append {
                 id,
@@ -268,6 +349,7 @@ impl Pair {
                 checked,
             } => {
                 let mut delivery = deliver(TOKENS[token], &payload.to_string(), now);
+                delivery.cap = CAP;
                 delivery.key = key_index.map(|index| key(KEYS[index]));
                 delivery.hook = checked.map(|(id, hook)| HookRef {
                     run: run_id(IDS[id]),
@@ -331,6 +413,37 @@ impl Pair {
             Op::Reopen => {
                 self.sqlite = None;
                 self.sqlite = Some(self.file.open());
+            }
+        }
+    }
+
+    async fn policy(&self, policy: Policy, first: Option<&HookSpec>) -> OnConflict {
+        match policy {
+            Policy::Fail => OnConflict::Fail,
+            Policy::Attach => OnConflict::Attach,
+            Policy::Deliver {
+                token: index,
+                payload,
+                always,
+                checked,
+            } => {
+                let named = token(TOKENS[index]);
+                // A token that the start does not claim makes it invalid: most have one that it does.
+                let token = first
+                    .filter(|_| payload > 0)
+                    .map_or(named, |spec| spec.token.clone());
+                let hook = self.model.hook(&token, self.now).await.unwrap();
+                let hook = hook.filter(|_| checked);
+                OnConflict::Deliver(StartDelivery {
+                    payload: Body::new(payload.to_string()),
+                    always,
+                    checked: hook.map(|hook| HookRef {
+                        run: hook.run_id,
+                        hook: hook.hook,
+                    }),
+                    cap: CAP,
+                    token,
+                })
             }
         }
     }
@@ -423,6 +536,9 @@ impl Pair {
             let run = both!(self, store => store.run(&id)).unwrap();
             if let Some(run) = run {
                 self.meet(&run.status);
+                if let Some(waits) = run.waits {
+                    self.meet(&waits);
+                }
             }
             both!(self, store => store.hooks_of(&id, now)).unwrap();
         }
@@ -430,6 +546,9 @@ impl Pair {
             let hook = both!(self, store => store.hook(&token, now)).unwrap();
             if let Some(hook) = hook {
                 self.meet(&hook.state);
+            }
+            for (from, limit) in [(0, 100), (1, 2)] {
+                both!(self, store => store.payloads(&token, from, limit, now)).unwrap();
             }
         }
         for limit in [0, 2, 100] {
@@ -443,8 +562,22 @@ impl Pair {
                 let filter = RunFilter {
                     status,
                     workflow,
-                    after,
+                    after: after.clone(),
                     limit: 3,
+                    ..RunFilter::default()
+                };
+                let _ = both!(self, store => store.runs(filter.clone()));
+                for tags in [&[(0, 0)][..], &[(0, 1), (1, 1)]] {
+                    let filter = RunFilter {
+                        tags: tags_of(tags),
+                        ..filter.clone()
+                    };
+                    let _ = both!(self, store => store.runs(filter.clone()));
+                }
+                let filter = RunFilter {
+                    created_after: Some(1_000_100),
+                    created_before: Some(now),
+                    ..filter
                 };
                 let _ = both!(self, store => store.runs(filter.clone()));
             }
@@ -539,6 +672,7 @@ fn random_operations_reach_every_state() {
     for state in ["Pending", "Running", "Suspended", "Blocked", "Completed"] {
         assert!(met.contains_key(state), "no run was {state}: {met:?}");
     }
+    assert!(met.contains_key("StartAt"), "no run waited to begin: {met:?}");
     for state in ["Open", "Closed", "Retained", "Freed"] {
         assert!(met.contains_key(state), "no hook was {state}: {met:?}");
     }
@@ -555,6 +689,11 @@ fn random_operations_reach_every_state() {
         "NotBlocked",
         "OtherReason",
         "OtherCall",
+        "Full",
+        "Attached",
+        "Delivered",
+        "HookEnded",
+        "HookFull",
     ] {
         assert!(
             met.contains_key(&format!("Ok({outcome}")),

@@ -232,7 +232,13 @@ async fn an_answer_comes_after_its_commit() {
     assert!(store.hook(&token("t"), 1).await.unwrap().is_some());
     send(&mut answer).await;
     held.go_on.send(()).unwrap();
-    assert_eq!(answer.await.unwrap(), Admission::Started { run: run_id("r") });
+    assert_eq!(
+        answer.await.unwrap(),
+        Admission::Started {
+            run: run_id("r"),
+            fresh: true
+        }
+    );
 }
 
 #[tokio::test]
@@ -364,7 +370,7 @@ async fn one_of_64_starts_with_one_token_wins() {
         let (mut started, mut owners) = (Vec::new(), Vec::new());
         for start in starts {
             match start.await.unwrap() {
-                Admission::Started { run } => started.push(run),
+                Admission::Started { run, .. } => started.push(run),
                 Admission::HookConflict { owner, .. } => owners.push(owner.run),
                 other => panic!("{other:?}"),
             }

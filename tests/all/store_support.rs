@@ -1,12 +1,13 @@
 //! Short ways to ask a store for things.
 
-use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId};
+use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
 use onemark::journal::{
     Body, CallNo, Event, HookNo, HookSpec, Limits, NewEntry, PayloadType, Seq, Started, StepOptions,
     Timestamp,
 };
 use onemark::store::{
-    Admission, Append, Delivery, Fence, NewRun, Park, SqliteOptions, SqliteStore, Store, StoredComponent,
+    Admission, Append, Cap, Delivery, Fence, NewRun, OnConflict, Park, SqliteOptions, SqliteStore, Store,
+    StoredComponent,
 };
 
 pub fn run_id(id: &str) -> RunId {
@@ -48,6 +49,8 @@ pub fn new_run(id: &str, hooks: Vec<HookSpec>, now: Timestamp) -> NewRun {
         limits: Limits::default(),
         hooks,
         lineage: None,
+        start_at: None,
+        tags: Tags::default(),
     };
     NewRun {
         id: run_id(id),
@@ -55,6 +58,7 @@ pub fn new_run(id: &str, hooks: Vec<HookSpec>, now: Timestamp) -> NewRun {
         input: Body::new(r#"{"n":1}"#),
         request: Digest::of(id),
         key: None,
+        on_conflict: OnConflict::Fail,
         now,
     }
 }
@@ -79,6 +83,7 @@ pub fn deliver(name: &str, payload: &str, now: Timestamp) -> Delivery {
         request: Digest::of(payload),
         key: None,
         hook: None,
+        cap: Cap::default(),
         now,
     }
 }
@@ -144,5 +149,6 @@ impl File {
 
 pub async fn start(store: &dyn Store, id: &str, hooks: Vec<HookSpec>, now: Timestamp) {
     let admission = store.admit(new_run(id, hooks, now)).await.unwrap();
-    assert_eq!(admission, Admission::Started { run: run_id(id) });
+    let (run, fresh) = (run_id(id), true);
+    assert_eq!(admission, Admission::Started { run, fresh });
 }

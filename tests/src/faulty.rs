@@ -8,8 +8,8 @@ use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use onemark::journal::{Entry, Seq, Timestamp};
 use onemark::store::{
     Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, Deployment, Disposed, Ending,
-    Fence, HookInfo, Loaded, NewRun, Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError,
-    StoredComponent, Upgraded,
+    Fence, HookInfo, Loaded, NewRun, ReceivedPayload, Result, RunFilter, RunInfo, Settled, Settlement, Store,
+    StoreError, StoredComponent, Upgraded,
 };
 use tokio::sync::watch;
 
@@ -150,6 +150,16 @@ impl Store for FaultyStore {
 
     async fn hook(&self, token: &HookToken, now: Timestamp) -> Result<Option<HookInfo>> {
         self.store.hook(token, now).await
+    }
+
+    async fn payloads(
+        &self,
+        token: &HookToken,
+        from: u64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Option<Vec<ReceivedPayload>>> {
+        self.store.payloads(token, from, limit, now).await
     }
 
     async fn hooks_of(&self, run: &RunId, now: Timestamp) -> Result<Vec<HookInfo>> {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use onemark::clock::{Clock, ManualClock, SystemClock};
 use onemark::engine::{
-    DeliverRequest, Engine, EngineConfig, Error, ReplayReport, RunResult, StartHook, StartReceipt,
-    StartRequest, Verdict,
+    ConflictPolicy, DeliverRequest, Engine, EngineConfig, Error, ReplayReport, RunResult, StartHook,
+    StartReceipt, StartRequest, Verdict,
 };
-use onemark::ids::{HookToken, RunId};
+use onemark::ids::{HookToken, RunId, Tags};
 use onemark::journal::{Entry, Limits, RunStatus};
 use onemark::sandbox::{Sandbox, SandboxConfig};
 use onemark::store::{
@@ -303,14 +303,16 @@ impl TestHost {
         report
     }
 
-    /// All that there is to see, newest run first: the same before and after a request that does nothing.
+    /// All that there is to see, newest run first: the same before and after a request that does nothing. Leaves out
+    /// how many such requests there were.
     pub async fn everything(&self) -> Vec<(RunInfo, Vec<Entry>, Vec<HookInfo>)> {
         let all = RunFilter {
             limit: usize::MAX,
             ..RunFilter::default()
         };
         let mut seen = Vec::new();
-        for run in self.engine.runs(all).await.expect("runs can be listed") {
+        for mut run in self.engine.runs(all).await.expect("runs can be listed") {
+            run.duplicates = 0;
             let journal = self.journal(&run.id).await;
             let hooks = self.engine.hooks_of(&run.id).await.expect("hooks can be listed");
             seen.push((run, journal, hooks));
@@ -342,6 +344,9 @@ pub fn request(workflow: &str, input: Value, tokens: &[&str]) -> StartRequest {
                 metadata: None,
             })
             .collect(),
+        on_conflict: ConflictPolicy::Fail,
+        start_at: None,
+        tags: Tags::default(),
         key: None,
     }
 }

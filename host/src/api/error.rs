@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use crate::engine::Error;
-use crate::ids::NameError;
+use crate::ids::{NameError, TagError};
 use crate::sandbox::LoadError;
 use crate::store::{BlockReason, StoreError};
 
@@ -139,6 +139,13 @@ impl From<Error> for ApiError {
                 .detail("run_id", owner.run)
                 .detail("status", owner.status)
                 .detail("workflow", owner.workflow),
+            Error::HookFull { token, owner, cap } => new(S::TOO_MANY_REQUESTS, "hook_full")
+                .detail("token", token)
+                .detail("run_id", owner.run)
+                .detail("status", owner.status)
+                .detail("limit", cap.payloads)
+                .detail("limit_bytes", cap.bytes)
+                .hint("nothing was written; send the same request again when the run has read some"),
             Error::InvalidPayload { token, .. } => {
                 new(S::UNPROCESSABLE_ENTITY, "invalid_payload").detail("token", token)
             }
@@ -177,6 +184,12 @@ impl From<Error> for ApiError {
 impl From<NameError> for ApiError {
     fn from(error: NameError) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_name", error.to_string())
+    }
+}
+
+impl From<TagError> for ApiError {
+    fn from(error: TagError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_tag", error.to_string())
     }
 }
 

@@ -13,8 +13,8 @@ use super::{components, health, hooks, runs};
 use crate::engine::Engine;
 use crate::sandbox::MAX_COMPONENT_BYTES;
 
-/// Largest JSON body taken, in bytes: an input or payload at its limit, and what is said around it.
-const MAX_JSON_BYTES: usize = 2 << 20;
+/// Largest JSON body taken, in bytes: an input and a payload at their limits, and what is said around them.
+const MAX_JSON_BYTES: usize = 3 << 20;
 
 /// What requests are answered with.
 #[derive(Clone)]
@@ -54,6 +54,7 @@ pub fn router(engine: Engine, body_timeout: Duration) -> Router {
             "/v1/hooks/{token}",
             get(hooks::show).post(hooks::deliver).delete(hooks::dispose),
         )
+        .route("/v1/hooks/{token}/payloads", get(hooks::payloads))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES));

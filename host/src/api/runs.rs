@@ -1,6 +1,7 @@
 //! Runs: start, look, wait, decide, upgrade, replay.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::State;
@@ -12,10 +13,10 @@ use serde_json::{Map, Value};
 use super::error::{ApiError, Result};
 use super::extract::{ComponentBytes, Json as JsonBody, Key, Path, Query};
 use crate::engine::{
-    Engine, ReplayReport, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartReceipt,
-    StartRequest,
+    ConflictPolicy, Engine, ReplayReport, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook,
+    StartPayload, StartReceipt, StartRequest,
 };
-use crate::ids::{Digest, HookToken, RunId};
+use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{CallNo, Entry, Event, RunStatus, Seq, Timestamp};
 use crate::store::{BlockReason, HookInfo, RunFilter, RunInfo};
 
@@ -29,6 +30,39 @@ pub struct StartBody {
     id: Option<String>,
     #[serde(default)]
     hooks: Vec<StartHookBody>,
+    #[serde(default)]
+    on_conflict: OnConflictBody,
+    deliver: Option<DeliverBody>,
+    #[serde(default, deserialize_with = "moment")]
+    start_at: Option<Timestamp>,
+    #[serde(default)]
+    tags: BTreeMap<String, String>,
+}
+
+#[derive(Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OnConflictBody {
+    #[default]
+    Fail,
+    Attach,
+    Deliver,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeliverBody {
+    token: Option<String>,
+    payload: Box<RawValue>,
+    #[serde(default)]
+    when: DeliverWhen,
+}
+
+#[derive(Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DeliverWhen {
+    #[default]
+    Conflict,
+    Always,
 }
 
 #[derive(Deserialize)]
@@ -49,6 +83,36 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<D
     })
 }
 
+/// Milliseconds since the Unix epoch, or a date in UTC: `2030-01-31T08:00:00Z`.
+fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Timestamp>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected milliseconds since 1970, or a date such as `2030-01-31T08:00:00Z`"
+    )]
+    enum Moment {
+        Ms(Timestamp),
+        Text(String),
+    }
+    match Option::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Moment::Ms(at)) => Ok(Some(at)),
+        Some(Moment::Text(text)) => parse_moment(&text).map(Some).map_err(serde::de::Error::custom),
+    }
+}
+
+fn parse_moment(text: &str) -> std::result::Result<Timestamp, String> {
+    if let Ok(at) = text.parse() {
+        return Ok(at);
+    }
+    let since = humantime::parse_rfc3339_weak(text)
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map(as_ms).ok_or_else(|| {
+        format!("`{text}` is no time; write milliseconds since 1970, or for example `2030-01-31T08:00:00Z`")
+    })
+}
+
 fn as_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -62,17 +126,37 @@ impl StartBody {
                 metadata: hook.metadata,
             })
         };
+        let on_conflict = match (self.on_conflict, self.deliver) {
+            (OnConflictBody::Fail, None) => ConflictPolicy::Fail,
+            (OnConflictBody::Attach, None) => ConflictPolicy::Attach,
+            (OnConflictBody::Deliver, Some(deliver)) => ConflictPolicy::Deliver(StartPayload {
+                token: deliver.token.map(HookToken::new).transpose()?,
+                payload: deliver.payload.get().into(),
+                always: deliver.when == DeliverWhen::Always,
+            }),
+            (OnConflictBody::Deliver, None) => {
+                let text = "`on_conflict` is `deliver`, and `deliver` has no payload";
+                return Err(ApiError::invalid_request(text));
+            }
+            (_, Some(_)) => {
+                let text = "`deliver` has a payload; it goes with `\"on_conflict\": \"deliver\"`";
+                return Err(ApiError::invalid_request(text));
+            }
+        };
         Ok(StartRequest {
             workflow: self.workflow,
             input: self.input.get().into(),
             id: self.id.map(RunId::new).transpose()?,
             hooks: self.hooks.into_iter().map(hook).collect::<Result<_>>()?,
+            on_conflict,
+            start_at: self.start_at,
+            tags: Tags::new(self.tags)?,
             key,
         })
     }
 }
 
-/// `POST /v1/runs`: 201 when the run was started, 200 when its id led to the run that exists.
+/// `POST /v1/runs`: 201 when the run was started, 200 when its id or a token led to the run that exists.
 pub async fn start(
     State(engine): State<Engine>,
     key: Key,
@@ -92,7 +176,7 @@ pub async fn start(
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1_000;
 
-fn page_size(asked: Option<usize>) -> Result<usize> {
+pub fn page_size(asked: Option<usize>) -> Result<usize> {
     match asked.unwrap_or(PAGE) {
         limit @ 1..=MAX_PAGE => Ok(limit),
         limit => Err(ApiError::invalid_request(format!(
@@ -101,13 +185,55 @@ fn page_size(asked: Option<usize>) -> Result<usize> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ListQuery {
-    status: Option<RunStatus>,
-    workflow: Option<String>,
-    limit: Option<usize>,
-    cursor: Option<String>,
+/// Which runs to list: `status`, `workflow`, `tag=NAME=VALUE` (again for further tags), `created_after`,
+/// `created_before`, `limit`, `cursor`. All of them must hold.
+fn filter(query: Vec<(String, String)>) -> Result<RunFilter> {
+    let mut tags = BTreeMap::new();
+    let mut given: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, value) in &query {
+        if name == "tag" {
+            let (name, value) = value.split_once('=').ok_or_else(|| {
+                ApiError::invalid_request(format!("`{value}` is no tag; write `tag=NAME=VALUE`"))
+            })?;
+            if tags.insert(name.to_owned(), value.to_owned()).is_some() {
+                let text = format!("tag `{name}` is asked for twice; a run has one value of it");
+                return Err(ApiError::invalid_request(text));
+            }
+        } else if given.insert(name, value).is_some() {
+            return Err(ApiError::invalid_request(format!("`{name}` is given twice")));
+        }
+    }
+    let mut take = |name| given.remove(name);
+    let invalid =
+        |name: &str, error: &dyn std::fmt::Display| ApiError::invalid_request(format!("{name}: {error}"));
+    let time = |name: &str, text: Option<&str>| {
+        let at = text.map(parse_moment).transpose();
+        at.map_err(|error| invalid(name, &error))
+    };
+    let filter = RunFilter {
+        status: take("status")
+            .map(str::parse::<RunStatus>)
+            .transpose()
+            .map_err(|error| invalid("status", &error))?,
+        workflow: take("workflow").map(str::to_owned),
+        tags: Tags::new(tags)?,
+        created_after: time("created_after", take("created_after"))?,
+        created_before: time("created_before", take("created_before"))?,
+        after: take("cursor").map(RunId::new).transpose()?,
+        limit: page_size(
+            take("limit")
+                .map(str::parse::<usize>)
+                .transpose()
+                .map_err(|error| invalid("limit", &error))?,
+        )?,
+    };
+    match given.keys().next() {
+        None => Ok(filter),
+        Some(name) => Err(ApiError::invalid_request(format!(
+            "unknown field `{name}`, expected one of `status`, `workflow`, `tag`, `created_after`, \
+             `created_before`, `limit`, `cursor`"
+        ))),
+    }
 }
 
 #[derive(Serialize)]
@@ -118,14 +244,13 @@ pub struct RunList {
 }
 
 /// `GET /v1/runs`: newest first.
-pub async fn list(State(engine): State<Engine>, Query(query): Query<ListQuery>) -> Result<Json<RunList>> {
-    let limit = page_size(query.limit)?;
-    let filter = RunFilter {
-        status: query.status,
-        workflow: query.workflow,
-        after: query.cursor.map(RunId::new).transpose()?,
-        limit: limit + 1,
-    };
+pub async fn list(
+    State(engine): State<Engine>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<Json<RunList>> {
+    let mut filter = filter(query)?;
+    let limit = filter.limit;
+    filter.limit += 1;
     let mut runs = engine.runs(filter).await?;
     let more = runs.len() > limit;
     runs.truncate(limit);

@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 
 use super::lab::Lab;
 use crate::engine::verify;
-use crate::ids::RunId;
+use crate::ids::{RunId, Tags};
 use crate::journal::{Body, Entry, Event, Limits, Started, StepOptions};
 use crate::sandbox::{AttemptEnd, AttemptRequest, NoLogs};
 
@@ -141,6 +141,8 @@ pub fn sequence_journal(lab: &Lab, steps: u64) -> Vec<Entry> {
         limits: Limits::default(),
         hooks: Vec::new(),
         lineage: None,
+        start_at: None,
+        tags: Tags::default(),
     };
     let input = Body::new(format!(r#"{{"n":{steps}}}"#));
     let mut events = vec![(Event::Started(Box::new(started)), Some(input))];

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Plan;
 use crate::clock::SystemClock;
-use crate::engine::{DeliverRequest, Engine, EngineConfig, StartHook, StartRequest};
-use crate::ids::{HookToken, RunId};
-use crate::journal::RunStatus;
+use crate::engine::{ConflictPolicy, DeliverRequest, Engine, EngineConfig, StartHook, StartRequest};
+use crate::ids::{HookToken, RunId, Tags};
+use crate::journal::{RunStatus, Timestamp};
 use crate::sandbox::{Component, Sandbox, SandboxConfig};
 use crate::store::{SqliteOptions, SqliteStore};
 
@@ -55,20 +55,14 @@ impl Lab {
     }
 
     pub async fn start(&self, workflow: &str, input: Value, token: Option<&str>) -> Result<RunId> {
-        let hooks = match token {
-            None => Vec::new(),
-            Some(token) => vec![StartHook {
-                token: HookToken::new(token)?,
-                min_retention_ms: 0,
-                metadata: None,
-            }],
-        };
+        Ok(self.engine.start(request(workflow, input, token)?).await?.run_id)
+    }
+
+    /// A run that holds a token and does not begin.
+    pub async fn start_never(&self, token: &str) -> Result<RunId> {
         let request = StartRequest {
-            workflow: workflow.to_owned(),
-            input: input.to_string().into(),
-            id: None,
-            hooks,
-            key: None,
+            start_at: Some(Timestamp::MAX),
+            ..request("waits", json!({}), Some(token))?
         };
         Ok(self.engine.start(request).await?.run_id)
     }
@@ -95,4 +89,25 @@ impl Lab {
             + (SELECT count(*) FROM hooks) + (SELECT count(*) FROM claims)";
         Ok(conn.query_row(count, [], |row| row.get(0))?)
     }
+}
+
+fn request(workflow: &str, input: Value, token: Option<&str>) -> Result<StartRequest> {
+    let hooks = match token {
+        None => Vec::new(),
+        Some(token) => vec![StartHook {
+            token: HookToken::new(token)?,
+            min_retention_ms: 0,
+            metadata: None,
+        }],
+    };
+    Ok(StartRequest {
+        workflow: workflow.to_owned(),
+        input: input.to_string().into(),
+        id: None,
+        hooks,
+        on_conflict: ConflictPolicy::Fail,
+        start_at: None,
+        tags: Tags::default(),
+        key: None,
+    })
 }

@@ -349,13 +349,31 @@ async fn deliver(plan: &Plan) -> Result<Vec<Figure>> {
         micros(at(0.99)),
         micros(commit)
     );
-    Ok(vec![Scenario::Deliver.figure(
-        "median",
-        at(0.5) / commit,
-        "commits' time",
-        None,
-        note,
-    )])
+    Ok(vec![
+        Scenario::Deliver.figure("median", at(0.5) / commit, "commits' time", None, note),
+        unread(&lab).await?,
+    ])
+}
+
+/// Whether a delivery costs more when many wait to be read before it.
+async fn unread(lab: &Lab) -> Result<Figure> {
+    const DELIVERIES: usize = 10_000;
+    const SPELL: usize = 1_000;
+    lab.start_never("bench:unread").await?;
+    let mut times = Vec::new();
+    for n in 0..DELIVERIES {
+        let began = Instant::now();
+        lab.deliver("bench:unread", json!(n)).await?;
+        times.push(began.elapsed());
+    }
+    let mean = |spell: &[Duration]| spell.iter().sum::<Duration>().as_secs_f64() / SPELL as f64;
+    let (first, last) = (mean(&times[..SPELL]), mean(&times[DELIVERIES - SPELL..]));
+    let note = format!(
+        "{DELIVERIES} deliveries to a run that has not begun; the first {SPELL} take {} each, the last {}",
+        micros(first),
+        micros(last)
+    );
+    Ok(Scenario::Deliver.figure("last of many unread", last / first, "times the first", None, note))
 }
 
 async fn suspended_at(lab: &Lab, run: &RunId) -> Result<()> {

@@ -1,5 +1,6 @@
 //! `onemark runs`
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -55,6 +56,15 @@ pub struct ListArgs {
     /// Only runs of this workflow
     #[arg(long)]
     workflow: Option<String>,
+    /// Only runs with this tag; may be given several times
+    #[arg(long = "tag", value_name = "NAME=VALUE")]
+    tags: Vec<String>,
+    /// Only runs admitted at this time or later: `2030-01-31T08:00:00Z`
+    #[arg(long, value_name = "TIME")]
+    created_after: Option<String>,
+    /// Only runs admitted before this time
+    #[arg(long, value_name = "TIME")]
+    created_before: Option<String>,
     /// How many at most
     #[arg(long, default_value_t = 50, value_name = "N")]
     limit: usize,
@@ -122,10 +132,25 @@ struct Run {
     cancel_requested: Option<CancelReason>,
     #[serde(default)]
     parent: Option<String>,
+    waits: Option<Waits>,
     tokens: Vec<String>,
+    tags: BTreeMap<String, String>,
+    duplicates: u64,
     entries: u64,
     #[serde(default)]
     hooks: Vec<Hook>,
+}
+
+#[derive(Deserialize)]
+struct Waits {
+    reason: String,
+}
+
+impl Run {
+    fn tags(&self) -> String {
+        let tags = self.tags.iter().map(|(name, value)| format!("{name}={value}"));
+        tags.collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// How a run stands, as `/result` tells it.
@@ -137,6 +162,8 @@ pub struct Outcome {
     output: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unread: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<Box<RawValue>>,
 }
@@ -203,6 +230,9 @@ async fn list(args: ListArgs, global: &Global) -> anyhow::Result<()> {
     let mut query = vec![("limit", args.limit.to_string())];
     query.extend(args.status.map(|status| ("status", status.to_string())));
     query.extend(args.workflow.map(|workflow| ("workflow", workflow)));
+    query.extend(args.tags.into_iter().map(|tag| ("tag", tag)));
+    query.extend(args.created_after.map(|time| ("created_after", time)));
+    query.extend(args.created_before.map(|time| ("created_before", time)));
     query.extend(args.cursor.map(|cursor| ("cursor", cursor)));
     let answer = global.client()?.get(&["v1", "runs"], &query).await?;
     if global.json() {
@@ -214,10 +244,11 @@ async fn list(args: ListArgs, global: &Global) -> anyhow::Result<()> {
         output::message("no runs");
         return Ok(());
     }
-    let mut rows = Rows::new(["RUN", "STATUS", "WORKFLOW", "CREATED", "TOKENS"]);
+    let mut rows = Rows::new(["RUN", "STATUS", "WORKFLOW", "CREATED", "TOKENS", "TAGS"]);
     for run in runs {
         let (status, created) = (run.status.to_string(), time(run.created_at));
-        rows.add([run.id, status, run.workflow, created, run.tokens.join(" ")]);
+        let tags = run.tags();
+        rows.add([run.id, status, run.workflow, created, run.tokens.join(" "), tags]);
     }
     rows.print()?;
     if let Some(cursor) = next_cursor {
@@ -240,6 +271,9 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
         facts.push(("output", outcome.output().to_owned()));
     } else if outcome.is_settled() {
         facts.push(("trouble", outcome.trouble()));
+    }
+    if let Some(unread) = outcome.unread.filter(|unread| *unread > 0) {
+        facts.push(("unread", format!("{unread} payloads")));
     }
     output::print_facts(&facts)?;
     if !run.hooks.is_empty() {
@@ -264,12 +298,23 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
     ];
     facts.extend(run.parent.clone().map(|parent| ("started by", parent)));
     facts.extend(run.ended_at.map(|at| ("ended", time(at))));
+    facts.extend(
+        run.waits
+            .as_ref()
+            .map(|waits| ("waits for", waits.reason.clone())),
+    );
     facts.extend(run.wake_at.map(|at| ("wakes", time(at))));
     facts.extend(
         run.cancel_requested
             .map(|reason| ("to end", reason.text().to_owned())),
     );
     facts.push(("entries", run.entries.to_string()));
+    if !run.tags.is_empty() {
+        facts.push(("tags", run.tags()));
+    }
+    if run.duplicates > 0 {
+        facts.push(("duplicates", run.duplicates.to_string()));
+    }
     facts
 }
 

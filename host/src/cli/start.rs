@@ -1,10 +1,12 @@
 //! `onemark start`
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -12,6 +14,7 @@ use serde_json::value::RawValue;
 use super::client::Client;
 use super::runs::Outcome;
 use super::{Exit, Global, output};
+use crate::journal::RunStatus;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -29,6 +32,25 @@ pub struct Args {
     /// Keep the tokens at least this long, counted from now, also when the run ends before: `24h`, `7days`
     #[arg(long, value_name = "DURATION", requires = "hooks", value_parser = humantime::parse_duration)]
     min_retention: Option<Duration>,
+    /// What happens when a token is held: `fail` with exit code 3, `attach` to the run that holds it, or `deliver`
+    /// a payload to it
+    #[arg(long, value_enum, value_name = "POLICY")]
+    on_conflict: Option<OnConflict>,
+    /// Payload for the run that holds the token, if there is one; says `--on-conflict deliver`
+    #[arg(long, value_name = "JSON", required_if_eq("on_conflict", "deliver"))]
+    deliver: Option<String>,
+    /// The payload is the first of the run as well when this start begins it
+    #[arg(long, requires = "deliver")]
+    deliver_always: bool,
+    /// Token that the payload is for, of those that the run claims; the first unless given
+    #[arg(long, value_name = "TOKEN", requires = "deliver")]
+    deliver_token: Option<String>,
+    /// Admit the run now and begin it then: `2030-01-31T08:00:00Z`
+    #[arg(long, value_name = "TIME")]
+    start_at: Option<String>,
+    /// Name and value to find the run by; may be given several times
+    #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = tag)]
+    tags: Vec<(String, String)>,
     /// Id of the run; the same start again leads to the run that exists
     #[arg(long)]
     id: Option<String>,
@@ -40,6 +62,19 @@ pub struct Args {
     wait: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+enum OnConflict {
+    Fail,
+    Attach,
+    Deliver,
+}
+
+fn tag(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 #[derive(Serialize)]
 struct Body<'a> {
     workflow: &'a str,
@@ -47,12 +82,51 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a str>,
     hooks: Vec<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_conflict: Option<OnConflict>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deliver: Option<Deliver<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_at: Option<&'a str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    tags: BTreeMap<&'a str, &'a str>,
+}
+
+#[derive(Serialize)]
+struct Deliver<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
+    payload: &'a RawValue,
+    when: &'static str,
 }
 
 #[derive(Deserialize)]
 struct Receipt {
     run_id: String,
     started: bool,
+    delivered: Option<u64>,
+    /// Of the run that was there, for a start that attaches.
+    status: Option<RunStatus>,
+    input_matches: Option<bool>,
+}
+
+impl Receipt {
+    /// What became of the start, for people.
+    fn message(&self) -> String {
+        match (self.started, self.delivered, self.status) {
+            (true, None, _) => "started".to_owned(),
+            (true, Some(_), _) => "started, with the payload".to_owned(),
+            (false, Some(seq), _) => format!("delivered to the run that holds the token, as entry {seq}"),
+            (false, None, Some(status)) => {
+                let input = match self.input_matches {
+                    Some(false) => ", started with another input",
+                    _ => "",
+                };
+                format!("the token is held by a run that is {status}{input}")
+            }
+            (false, None, None) => "this run exists already".to_owned(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -66,22 +140,19 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let client = global.client()?;
     let body = args.body().await?;
     let answer = client.post(&["v1", "runs"], body, args.key.as_deref()).await?;
-    let Receipt { run_id, started } = answer.read()?;
+    let receipt: Receipt = answer.read()?;
 
     if !args.wait {
         match global.json() {
             true => output::print(&answer.text)?,
             false => {
-                output::message(if started {
-                    "started"
-                } else {
-                    "this run exists already"
-                });
-                output::print(&run_id)?;
+                output::message(&receipt.message());
+                output::print(&receipt.run_id)?;
             }
         }
         return Ok(Exit::Done.into());
     }
+    let Receipt { run_id, started, .. } = receipt;
     if !global.json() {
         let what = if started { "started run" } else { "waiting for run" };
         output::message(&format!("{what} {run_id}"));
@@ -110,6 +181,16 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    fn tags(&self) -> anyhow::Result<BTreeMap<&str, &str>> {
+        let mut tags = BTreeMap::new();
+        for (name, value) in &self.tags {
+            if tags.insert(name.as_str(), value.as_str()).is_some() {
+                bail!("tag `{name}` is given twice");
+            }
+        }
+        Ok(tags)
+    }
+
     async fn body(&self) -> anyhow::Result<String> {
         let text = match &self.input_file {
             Some(file) => tokio::fs::read_to_string(file)
@@ -118,6 +199,8 @@ impl Args {
             None => self.input.clone(),
         };
         let input: &RawValue = serde_json::from_str(&text).context("the input is no JSON")?;
+        let payload = self.deliver.as_deref().map(serde_json::from_str::<&RawValue>);
+        let payload = payload.transpose().context("the payload is no JSON")?;
         let hook = |token: &String| match self.min_retention {
             Some(duration) => {
                 let text = humantime::format_duration(duration).to_string();
@@ -130,6 +213,14 @@ impl Args {
             input,
             id: self.id.as_deref(),
             hooks: self.hooks.iter().map(hook).collect(),
+            on_conflict: self.on_conflict.or(payload.map(|_| OnConflict::Deliver)),
+            deliver: payload.map(|payload| Deliver {
+                token: self.deliver_token.as_deref(),
+                payload,
+                when: if self.deliver_always { "always" } else { "conflict" },
+            }),
+            start_at: self.start_at.as_deref(),
+            tags: self.tags()?,
         };
         Ok(serde_json::to_string(&body)?)
     }

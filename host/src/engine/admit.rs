@@ -4,76 +4,124 @@ use serde_json::{Value, json};
 
 use super::Engine;
 use super::error::{Error, Result};
-use super::request::{StartReceipt, StartRequest};
+use super::hooks::checked_hook;
+use super::request::{Attached, ConflictPolicy, Outcome, StartReceipt, StartRequest};
 use crate::clock;
-use crate::ids::{Digest, RunId};
-use crate::journal::{Body, Entry, Event, HookSpec, MAX_METADATA_BYTES, PayloadType, RunStatus, Started};
+use crate::ids::{Digest, HookToken, RunId};
+use crate::journal::{
+    Body, Entry, Event, HookSpec, MAX_METADATA_BYTES, PayloadType, RunStatus, Seq, Started,
+};
 use crate::sandbox::{WorkflowManifest, read_json};
-use crate::store::{Admission, Loaded, NewRun, RunInfo};
+use crate::store::{Admission, Loaded, NewRun, OnConflict, RunInfo, StartDelivery, StoreError, Waits};
+
+/// Position of the payload that a run is admitted with.
+const FIRST_PAYLOAD: Seq = 1;
+
+/// A request, read.
+struct Asked {
+    /// Over what the caller asked for, whatever is deployed: the same request has the same digest for ever.
+    digest: Digest,
+    input: Value,
+    payload: Option<Value>,
+}
 
 impl Engine {
-    /// Admits a run and claims its hooks, in one step. Answers after the commit; the run begins by itself.
+    /// Admits a run and claims its hooks, in one step. Answers after the commit; the run begins by itself. Where a
+    /// token is held, [`ConflictPolicy`] says what happens instead, in the same transaction.
     ///
     /// # Errors
     /// [`Error::HookConflict`] names the owner of a token that is held; see [`Error`] for the others.
     pub async fn start(&self, request: StartRequest) -> Result<StartReceipt> {
-        let (asked, input) = asked(&request)?;
-        let prepared = self.prepare(&request, &input, asked).await;
-        let (admission, loaded) = match prepared {
-            Ok(run) => {
-                let loaded = as_admitted(&run);
-                let admitted = self.0.store.admit(run).await;
-                (
-                    admitted.inspect_err(|error| self.note_failure(error))?,
-                    Some(loaded),
-                )
-            }
+        self.to_its_end(|engine| async move { engine.start_once(request).await })
+            .await
+    }
+
+    async fn start_once(&self, request: StartRequest) -> Result<StartReceipt> {
+        let asked = self.read(&request)?;
+        let mut run = match self.prepare(&request, &asked).await {
+            Ok(run) => run,
             // It may be the repetition of a request that could be carried out when it came.
             Err(error) => {
                 let (id, key) = (request.id.as_ref(), request.key.as_ref());
                 let now = self.0.clock.now();
-                let recalled = self.0.store.recall(id, key, asked, now).await;
-                match recalled.inspect_err(|error| self.note_failure(error))? {
-                    Some(answer) => (answer, None),
-                    None => return Err(error),
-                }
+                let recalled = self.0.store.recall(id, key, asked.digest, now).await;
+                return match recalled.inspect_err(|error| self.note_failure(error))? {
+                    Some(answer) => self.answer(&request, answer, None).await,
+                    None => Err(error),
+                };
             }
         };
-        match admission {
-            Admission::Started { run } => {
-                match loaded.filter(|loaded| loaded.run.id == run) {
-                    Some(loaded) => self.wake_new(&run, loaded),
-                    None => self.wake(&run),
-                }
-                Ok(StartReceipt {
-                    run_id: run,
-                    started: true,
-                })
+        loop {
+            let misfit = self.check_handover(&mut run, &asked).await?;
+            let admitted = self.0.store.admit(run.clone()).await;
+            let admission = admitted.inspect_err(|error| self.note_failure(error))?;
+            match (admission, misfit) {
+                (Admission::Moved, Some(misfit)) => return Err(misfit),
+                // The token changed hands since the payload was checked.
+                (Admission::Moved, None) => run.now = self.0.clock.now(),
+                (admission, _) => return self.answer(&request, admission, Some(run)).await,
             }
-            Admission::Existing { run } => Ok(StartReceipt {
-                run_id: run,
-                started: false,
-            }),
-            Admission::HookConflict { token, owner } => Err(Error::HookConflict { token, owner }),
-            Admission::IdConflict { run } => Err(Error::RunIdConflict(run)),
-            Admission::KeyConflict => Err(Error::KeyConflict),
         }
     }
 
     /// As it would be admitted now, whoever asks for it.
     pub(super) async fn prepare_run(&self, request: &StartRequest) -> Result<NewRun> {
-        let (asked, input) = asked(request)?;
-        self.prepare(request, &input, asked).await
+        let asked = self.read(request)?;
+        self.prepare(request, &asked).await
+    }
+
+    fn read(&self, request: &StartRequest) -> Result<Asked> {
+        let workflow = request.workflow.rsplit('/').next().unwrap_or_default();
+        let input: Value = read_json(&request.input).map_err(|error| Error::InvalidInput {
+            workflow: workflow.to_owned(),
+            what: error.to_string(),
+        })?;
+        let hooks = request
+            .hooks
+            .iter()
+            .map(|hook| json!([hook.token, hook.min_retention_ms, hook.metadata]));
+        let mut asked = json!({
+            "workflow": workflow,
+            "input": input,
+            "hooks": hooks.collect::<Vec<_>>(),
+            "id": request.id,
+        });
+        // What is not asked for stays out: requests of older clients keep their digests.
+        let payload = match &request.on_conflict {
+            ConflictPolicy::Fail => None,
+            ConflictPolicy::Attach => {
+                asked["on_conflict"] = json!("attach");
+                None
+            }
+            ConflictPolicy::Deliver(delivery) => {
+                let payload = self.read_payload(delivery.token.as_ref(), &delivery.payload)?;
+                asked["on_conflict"] = json!("deliver");
+                asked["deliver"] = json!([delivery.token, payload, delivery.always]);
+                Some(payload)
+            }
+        };
+        if let Some(at) = request.start_at {
+            asked["start_at"] = json!(at);
+        }
+        if !request.tags.is_empty() {
+            asked["tags"] = json!(request.tags);
+        }
+        Ok(Asked {
+            digest: Digest::of(asked.to_string()),
+            input,
+            payload,
+        })
     }
 
     /// Checks a request against what is deployed now.
-    async fn prepare(&self, request: &StartRequest, input: &Value, asked: Digest) -> Result<NewRun> {
+    async fn prepare(&self, request: &StartRequest, asked: &Asked) -> Result<NewRun> {
         let (component, workflow) = self.resolve(&request.workflow).await?;
         let workflow = &component.manifest.workflows[&workflow];
-        self.check_input(workflow, &request.input, input)?;
-        let hooks = self.claims(workflow, input, request)?;
+        self.check_input(workflow, &request.input, &asked.input)?;
+        let hooks = self.claims(workflow, &asked.input, request)?;
         Ok(NewRun {
             id: request.id.clone().unwrap_or_else(RunId::generate),
+            on_conflict: self.on_conflict(workflow, &hooks, request, asked)?,
             started: Started {
                 workflow: workflow.name.clone(),
                 component: component.digest,
@@ -82,12 +130,151 @@ impl Engine {
                 timeout: workflow.timeout,
                 hooks,
                 lineage: None,
+                start_at: request.start_at,
+                tags: request.tags.clone(),
             },
             input: Body::new(request.input.clone()),
-            request: asked,
+            request: asked.digest,
             key: request.key.clone(),
             now: self.0.clock.now(),
         })
+    }
+
+    /// The policy of a start that claims `hooks`. A payload that the new run would read is checked as at a delivery.
+    fn on_conflict(
+        &self,
+        workflow: &WorkflowManifest,
+        hooks: &[HookSpec],
+        request: &StartRequest,
+        asked: &Asked,
+    ) -> Result<OnConflict> {
+        let (delivery, payload) = match (&request.on_conflict, &asked.payload) {
+            (ConflictPolicy::Deliver(delivery), Some(payload)) => (delivery, payload),
+            (ConflictPolicy::Attach, _) => return Ok(OnConflict::Attach),
+            _ => return Ok(OnConflict::Fail),
+        };
+        let named = |spec: &&HookSpec| delivery.token.as_ref().is_none_or(|token| *token == spec.token);
+        let Some(spec) = hooks.iter().find(named) else {
+            let text = match &delivery.token {
+                Some(token) => format!("the payload is for hook `{token}`, which the start does not claim"),
+                None => "the payload has nowhere to go: the start claims no hook".to_owned(),
+            };
+            return Err(Error::InvalidRequest(text));
+        };
+        if delivery.always
+            && spec.payload == PayloadType::Declared
+            && let Some(schema) = &workflow.hook
+            && let Err(error) = schema.check(payload)
+        {
+            let (token, what) = (spec.token.clone(), error.to_string());
+            return Err(Error::InvalidPayload { token, what });
+        }
+        Ok(OnConflict::Deliver(StartDelivery {
+            token: spec.token.clone(),
+            payload: Body::new(delivery.payload.clone()),
+            always: delivery.always,
+            checked: None,
+            cap: self.0.config.unread,
+        }))
+    }
+
+    /// Checks the payload of a start against the hook that would get it now, if there is one; why it does not fit.
+    async fn check_handover(&self, run: &mut NewRun, asked: &Asked) -> Result<Option<Error>> {
+        let (OnConflict::Deliver(delivery), Some(payload)) = (&mut run.on_conflict, &asked.payload) else {
+            return Ok(None);
+        };
+        let token = delivery.token.clone();
+        let Some(hook) = self.0.store.hook(&token, self.0.clock.now()).await? else {
+            return Ok(None);
+        };
+        let misfit = self.misfit(&hook, payload).await?;
+        delivery.checked = Some(checked_hook(&hook, misfit.as_ref()));
+        Ok(misfit.map(|what| Error::InvalidPayload { token, what }))
+    }
+
+    /// Tells the caller what became of the start, and whoever carries runs on. `run` is what was asked of the store.
+    async fn answer(
+        &self,
+        request: &StartRequest,
+        admission: Admission,
+        run: Option<NewRun>,
+    ) -> Result<StartReceipt> {
+        let receipt = |run_id, started| StartReceipt {
+            run_id,
+            started,
+            delivered: None,
+            attached: None,
+        };
+        match admission {
+            Admission::Started { run: id, fresh } => {
+                let first = matches!(&request.on_conflict, ConflictPolicy::Deliver(it) if it.always);
+                // A receipt is of a run that was begun; whatever is asked for now is not what it began with.
+                if let Some(run) = run.filter(|_| fresh) {
+                    self.begin_admitted(as_admitted(run));
+                }
+                Ok(StartReceipt {
+                    delivered: first.then_some(FIRST_PAYLOAD),
+                    ..receipt(id, true)
+                })
+            }
+            Admission::Existing { run } => Ok(receipt(run, false)),
+            Admission::Attached { owner, input_matches } => {
+                let outcome = match owner.status.is_terminal() {
+                    true => self.outcome_of(&owner.run).await?,
+                    false => Outcome::default(),
+                };
+                Ok(StartReceipt {
+                    attached: Some(Attached {
+                        status: owner.status,
+                        input_matches,
+                        outcome,
+                    }),
+                    ..receipt(owner.run, false)
+                })
+            }
+            Admission::Delivered {
+                receipt: delivered,
+                entry,
+            } => {
+                if let Some(entry) = entry {
+                    self.wake_for(&delivered.run_id, *entry);
+                }
+                Ok(StartReceipt {
+                    delivered: Some(delivered.seq),
+                    ..receipt(delivered.run_id, false)
+                })
+            }
+            Admission::HookConflict { token, owner } => Err(Error::HookConflict { token, owner }),
+            Admission::HookEnded { token, owner } => Err(Error::HookEnded { token, owner }),
+            Admission::HookFull { token, owner } => {
+                let cap = self.0.config.unread;
+                Err(Error::HookFull { token, owner, cap })
+            }
+            Admission::IdConflict { run } => Err(Error::RunIdConflict(run)),
+            Admission::KeyConflict => Err(Error::KeyConflict),
+            Admission::Moved => Err(StoreError::Invalid("a receipt says `moved`".into()).into()),
+        }
+    }
+
+    fn begin_admitted(&self, admitted: Loaded) {
+        match (admitted.run.waits, admitted.run.wake_at) {
+            (None, _) => {
+                let run = admitted.run.id.clone();
+                self.wake_new(&run, admitted);
+            }
+            (Some(_), Some(at)) => self.0.registry.expect(at),
+            (Some(_), None) => {}
+        }
+    }
+
+    async fn outcome_of(&self, run: &RunId) -> Result<Outcome> {
+        match self.0.store.run(run).await? {
+            Some(info) => {
+                let hooks = self.hooks_of(run).await?.len() as u64;
+                self.outcome(&info, hooks).await
+            }
+            None => Ok(Outcome::default()),
+        }
     }
 
     fn check_input(&self, workflow: &WorkflowManifest, text: &str, input: &Value) -> Result<()> {
@@ -171,56 +358,51 @@ impl Engine {
     }
 }
 
-/// What the caller asked for, whatever is deployed: the same request has the same digest for ever. And the input,
-/// read.
-fn asked(request: &StartRequest) -> Result<(Digest, Value)> {
-    let workflow = request.workflow.rsplit('/').next().unwrap_or_default();
-    let input = read_json(&request.input).map_err(|error| Error::InvalidInput {
-        workflow: workflow.to_owned(),
-        what: error.to_string(),
-    })?;
-    let hooks = request
-        .hooks
-        .iter()
-        .map(|hook| json!([hook.token, hook.min_retention_ms, hook.metadata]));
-    let asked = json!({
-        "workflow": workflow,
-        "input": input,
-        "hooks": hooks.collect::<Vec<_>>(),
-        "id": request.id,
-    });
-    Ok((Digest::of(asked.to_string()), input))
-}
-
 /// A run as it is once it has been admitted.
-fn as_admitted(run: &NewRun) -> Loaded {
+fn as_admitted(run: NewRun) -> Loaded {
     let NewRun {
         id,
         started,
         input,
+        on_conflict,
         now,
         ..
     } = run;
+    let hook = |token: &HookToken| (0..).zip(&started.hooks).find(|(_, spec)| spec.token == *token);
+    let first = match on_conflict {
+        OnConflict::Deliver(delivery) if delivery.always => {
+            hook(&delivery.token).map(|(hook, _)| (Event::PayloadReceived { hook }, delivery.payload))
+        }
+        _ => None,
+    };
+    let waits = Waits::of(&started, now);
+    let info = RunInfo {
+        id,
+        workflow: started.workflow.clone(),
+        component: started.component,
+        status: RunStatus::Pending,
+        created_at: now,
+        ended_at: None,
+        wake_at: waits.and_then(Waits::wake_at),
+        waits,
+        cancel_requested: None,
+        blocked: None,
+        parent: None,
+        tokens: started.hooks.iter().map(|hook| hook.token.clone()).collect(),
+        tags: started.tags.clone(),
+        duplicates: 0,
+        entries: 1 + u64::from(first.is_some()),
+    };
+    let begun = (Event::Started(Box::new(started)), input);
+    let entries = std::iter::once(begun).chain(first).zip(0..);
+    let entry = |((event, body), seq)| Entry {
+        seq,
+        at: now,
+        event,
+        body: Some(body),
+    };
     Loaded {
-        run: RunInfo {
-            id: id.clone(),
-            workflow: started.workflow.clone(),
-            component: started.component,
-            status: RunStatus::Pending,
-            created_at: *now,
-            ended_at: None,
-            wake_at: None,
-            cancel_requested: None,
-            blocked: None,
-            parent: None,
-            tokens: started.hooks.iter().map(|hook| hook.token.clone()).collect(),
-            entries: 1,
-        },
-        entries: vec![Entry {
-            seq: 0,
-            at: *now,
-            event: Event::Started(Box::new(started.clone())),
-            body: Some(input.clone()),
-        }],
+        run: info,
+        entries: entries.map(entry).collect(),
     }
 }

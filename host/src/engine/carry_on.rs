@@ -144,6 +144,11 @@ async fn activate(
     if loaded.run.status.is_terminal() || loaded.run.blocked.is_some() {
         return Ok(Next::Rest { wake_at: None });
     }
+    if loaded.run.waits.is_some() && loaded.run.wake_at.is_none_or(|at| at > engine.0.clock.now()) {
+        // Woken by what came from outside.
+        let wake_at = loaded.run.wake_at;
+        return Ok(Next::Rest { wake_at });
+    }
     let component = match engine.component(loaded.run.component).await {
         Ok(component) => component,
         Err(Error::Store(error)) => return Err(error),

@@ -2,8 +2,8 @@
 
 use super::Engine;
 use super::error::Error;
-use super::request::{StartHook, StartRequest};
-use crate::ids::{HookToken, RunId};
+use super::request::{ConflictPolicy, StartHook, StartRequest};
+use crate::ids::{HookToken, RunId, Tags};
 use crate::journal::{ChildAdmission, ChildStart, Failure, FailureKind, Lineage, NewEntry, Started};
 use crate::store::StoreError;
 
@@ -43,6 +43,9 @@ impl Engine {
             input: child.input.shared(),
             id: child.options.id.clone().map(RunId::new).transpose()?,
             hooks: hooks.collect::<Result<_, Error>>()?,
+            on_conflict: ConflictPolicy::Fail,
+            start_at: None,
+            tags: Tags::default(),
             key: None,
         };
         let run = self.prepare_run(&request).await?;

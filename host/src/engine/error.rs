@@ -3,7 +3,7 @@
 use crate::ids::{Digest, HookToken, NameError, RunId};
 use crate::journal::{CallNo, RunStatus};
 use crate::sandbox::LoadError;
-use crate::store::{BlockReason, Owner, StoreError};
+use crate::store::{BlockReason, Cap, Owner, StoreError};
 
 /// Why the engine did not do what was asked. Nothing was written, unless a variant says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,15 @@ pub enum Error {
     HookNotFound(HookToken),
     #[error("hook `{token}` takes no more payloads: run {} is {}", .owner.run, .owner.status)]
     HookEnded { token: HookToken, owner: Owner },
+    #[error(
+        "hook `{token}` holds as many payloads as it may that run {} has not read ({}, {} bytes)",
+        .owner.run, .cap.payloads, .cap.bytes
+    )]
+    HookFull {
+        token: HookToken,
+        owner: Owner,
+        cap: Cap,
+    },
     #[error("the payload does not fit hook `{token}`: {what}")]
     InvalidPayload { token: HookToken, what: String },
     #[error("run {run} has ended ({status})")]

@@ -75,8 +75,8 @@ impl Engine {
         let mut filter = RunFilter {
             status: Some(RunStatus::Blocked),
             workflow: request.workflow,
-            after: None,
             limit: PAGE,
+            ..RunFilter::default()
         };
         let mut retried = Vec::new();
         loop {

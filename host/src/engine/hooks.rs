@@ -8,7 +8,18 @@ use super::request::DeliverRequest;
 use crate::ids::{Digest, HookToken};
 use crate::journal::{Body, HookNo, PayloadType};
 use crate::sandbox::{JsonError, Schema, read_json};
-use crate::store::{Delivered, Delivery, DeliveryReceipt, Disposed, HookInfo, HookRef, HookState};
+use crate::store::{
+    Delivered, Delivery, DeliveryReceipt, Disposed, HookInfo, HookRef, HookState, ReceivedPayload,
+};
+
+/// The hook that a payload may go to once it was checked. What does not fit is accepted by no hook; its key may
+/// still have a receipt, of one that had the token before.
+pub(super) fn checked_hook(hook: &HookInfo, misfit: Option<&String>) -> HookRef {
+    HookRef {
+        run: hook.run_id.clone(),
+        hook: if misfit.is_some() { HookNo::MAX } else { hook.hook },
+    }
+}
 
 impl Engine {
     /// Puts a payload into the queue of the hook that holds the token. Answers after the commit; the run goes
@@ -16,24 +27,15 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::HookNotFound`], [`Error::HookEnded`] with the owner, [`Error::InvalidPayload`] when it does not
-    /// fit the hook's declared type, [`Error::KeyConflict`].
+    /// fit the hook's declared type, [`Error::HookFull`], [`Error::KeyConflict`].
     pub async fn deliver(&self, request: DeliverRequest) -> Result<DeliveryReceipt> {
-        let limit = self.0.config.limits.body_bytes;
-        let bytes = request.payload.len() as u64;
-        if bytes > limit {
-            return Err(Error::TooLarge {
-                what: "the payload",
-                bytes,
-                limit,
-            });
-        }
-        let payload = read_json(&request.payload).map_err(|error| match error {
-            JsonError::Malformed(error) => Error::InvalidRequest(format!("the payload is no JSON: {error}")),
-            JsonError::Unreadable(error) => Error::InvalidPayload {
-                token: request.token.clone(),
-                what: error.to_string(),
-            },
-        })?;
+        self.to_its_end(|engine| async move { engine.deliver_once(request).await })
+            .await
+    }
+
+    async fn deliver_once(&self, request: DeliverRequest) -> Result<DeliveryReceipt> {
+        let payload = self.read_payload(Some(&request.token), &request.payload)?;
+        let cap = self.0.config.unread;
         loop {
             // Where nothing is known of the token, no receipt is left either.
             let hook = self.hook(&request.token).await?;
@@ -43,12 +45,8 @@ impl Engine {
                 payload: Body::new(request.payload.clone()),
                 request: Digest::of(payload.to_string()),
                 key: request.key.clone(),
-                // What does not fit is accepted by no hook; its key may still have a receipt, of one that had
-                // the token before.
-                hook: Some(HookRef {
-                    run: hook.run_id,
-                    hook: if misfit.is_some() { HookNo::MAX } else { hook.hook },
-                }),
+                hook: Some(checked_hook(&hook, misfit.as_ref())),
+                cap,
                 now: self.0.clock.now(),
             };
             let delivered = self.0.store.deliver(delivery).await;
@@ -62,6 +60,7 @@ impl Engine {
                 }
                 Delivered::NotFound => return Err(Error::HookNotFound(token)),
                 Delivered::Ended { owner } => return Err(Error::HookEnded { token, owner }),
+                Delivered::Full { owner } => return Err(Error::HookFull { token, owner, cap }),
                 Delivered::KeyConflict => return Err(Error::KeyConflict),
                 Delivered::Moved => match misfit {
                     Some(what) => return Err(Error::InvalidPayload { token, what }),
@@ -72,8 +71,42 @@ impl Engine {
         }
     }
 
+    /// Checks what any hook asks of a payload.
+    pub(super) fn read_payload(&self, token: Option<&HookToken>, text: &str) -> Result<Value> {
+        let limit = self.0.config.limits.body_bytes;
+        let bytes = text.len() as u64;
+        if bytes > limit {
+            return Err(Error::TooLarge {
+                what: "the payload",
+                bytes,
+                limit,
+            });
+        }
+        read_json(text).map_err(|error| match (error, token) {
+            (JsonError::Unreadable(error), Some(token)) => Error::InvalidPayload {
+                token: token.clone(),
+                what: error.to_string(),
+            },
+            (error, _) => Error::InvalidRequest(format!("the payload is no JSON: {error}")),
+        })
+    }
+
+    /// The payloads of the hook that holds the token, or of the last that did: at most `limit`, from number `from`
+    /// on, read or not.
+    ///
+    /// # Errors
+    /// [`Error::HookNotFound`].
+    pub async fn payloads(&self, token: &HookToken, from: u64, limit: usize) -> Result<Vec<ReceivedPayload>> {
+        let payloads = self
+            .0
+            .store
+            .payloads(token, from, limit, self.0.clock.now())
+            .await?;
+        payloads.ok_or_else(|| Error::HookNotFound(token.clone()))
+    }
+
     /// What of the payload does not fit the type of the hook, if that takes payloads and has a type.
-    async fn misfit(&self, hook: &HookInfo, payload: &Value) -> Result<Option<String>> {
+    pub(super) async fn misfit(&self, hook: &HookInfo, payload: &Value) -> Result<Option<String>> {
         if hook.state != HookState::Open {
             return Ok(None);
         }

@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::clock::Clock;
 use crate::journal::Limits;
 use crate::sandbox::Sandbox;
-use crate::store::{Fence, Store, StoreError};
+use crate::store::{Cap, Fence, Store, StoreError};
 
 use backlog::Backlog;
 use components::Components;
@@ -35,8 +35,9 @@ use registry::Registry;
 pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
-    DeliverRequest, DeployReceipt, DivergenceReport, ReplayReport, ReplayedCall, Resolution, RetryReceipt,
-    RetryRequest, RunResult, StartHook, StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, Outcome, ReplayReport,
+    ReplayedCall, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt,
+    StartRequest, Verdict, WorkflowInfo,
 };
 
 /// Sizes and times of an engine. The defaults suit one small machine.
@@ -55,6 +56,8 @@ pub struct EngineConfig {
     pub max_attempts_per_run: usize,
     /// How long attempts that are at work when their run is asked to cancel may go on.
     pub cancel_grace: Duration,
+    /// What one hook keeps that was not read.
+    pub unread: Cap,
 }
 
 impl Default for EngineConfig {
@@ -66,6 +69,7 @@ impl Default for EngineConfig {
             max_attempts: 256,
             max_attempts_per_run: 64,
             cancel_grace: Duration::from_secs(10),
+            unread: Cap::default(),
         }
     }
 }
@@ -123,6 +127,20 @@ impl Engine {
         match failure.wait_for(Option::is_some).await.map(|error| error.clone()) {
             Ok(Some(error)) => error,
             Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Does what was asked also when whoever asked goes away: what is committed must be carried on.
+    async fn to_its_end<T, F>(&self, work: impl FnOnce(Self) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        match tokio::spawn(work(self.clone())).await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The process ends.
+            Err(_) => std::future::pending().await,
         }
     }
 

@@ -38,7 +38,7 @@ struct Active {
     queued: HashSet<RunId>,
     /// More runs are due than `waiting` holds: the scheduler must look for them when it has emptied.
     overflow: bool,
-    /// The soonest wake of a run that left the process since the scheduler last looked.
+    /// The soonest wake, since the scheduler last looked, of a run that left the process or has not begun.
     next_wake: Option<Timestamp>,
     shut_down: bool,
 }
@@ -168,6 +168,10 @@ impl Active {
         Some(self.take_place(due))
     }
 
+    fn expect(&mut self, at: Timestamp) {
+        self.next_wake = Some(self.next_wake.map_or(at, |next| next.min(at)));
+    }
+
     /// The longest idle is asked to make room; the next time, another.
     fn evict_one(&mut self) {
         let idle = self.runs.values_mut().filter(|slot| slot.idle_since.is_some());
@@ -259,10 +263,16 @@ impl Registry {
             return Left::Stay;
         }
         if let Some(at) = wake_at {
-            active.next_wake = Some(active.next_wake.map_or(at, |next| next.min(at)));
+            active.expect(at);
             self.scheduler.notify_one();
         }
         Left::Gone(self.vacate(&mut active, run).map(Box::new))
+    }
+
+    /// A run becomes due by itself that has no place here.
+    pub fn expect(&self, at: Timestamp) {
+        self.lock().expect(at);
+        self.scheduler.notify_one();
     }
 
     /// Gives up the place of an activation that died; its run goes on at the next start.

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
-use crate::journal::{Divergence, RunStatus};
+use crate::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
+use crate::journal::{Divergence, RunStatus, Seq, Timestamp};
 use crate::sandbox::Trap;
 use crate::store::{BlockReason, Blocked};
 
@@ -22,7 +22,34 @@ pub struct StartRequest {
     pub id: Option<RunId>,
     /// Claimed beside the token that the workflow declares.
     pub hooks: Vec<StartHook>,
+    pub on_conflict: ConflictPolicy,
+    /// The run is admitted now and begins then.
+    pub start_at: Option<Timestamp>,
+    pub tags: Tags,
     pub key: Option<IdempotencyKey>,
+}
+
+/// What a start does when one of its tokens is held.
+#[derive(Debug, Clone, Default)]
+pub enum ConflictPolicy {
+    /// It fails with [`Error::HookConflict`](super::Error::HookConflict).
+    #[default]
+    Fail,
+    /// It is given the run that holds the tokens, where that is of the same workflow.
+    Attach,
+    /// It delivers a payload to the run that holds the tokens.
+    Deliver(StartPayload),
+}
+
+/// The payload that a start brings.
+#[derive(Debug, Clone)]
+pub struct StartPayload {
+    /// One of the start's tokens; its first when absent.
+    pub token: Option<HookToken>,
+    /// JSON.
+    pub payload: Arc<str>,
+    /// The payload is the first of the run that is started as well, not only of one that is there.
+    pub always: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -37,9 +64,48 @@ pub struct StartHook {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StartReceipt {
     pub run_id: RunId,
-    /// False when the id led to a run that exists.
+    /// False when the id or a token led to a run that exists.
     pub started: bool,
+    /// Position in that run's journal of the payload that the start brought, where it was delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivered: Option<Seq>,
+    /// How the run stands that was there, for a start that attaches.
+    #[serde(flatten)]
+    pub attached: Option<Attached>,
 }
+
+/// The run that held the token of a start, as it was then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Attached {
+    pub status: RunStatus,
+    /// It was started with the same input.
+    pub input_matches: bool,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What a run came to, once it has ended.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Outcome {
+    /// What the workflow returned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<RawValue>>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Box<RawValue>>,
+}
+
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        let texts = |it: &Self| {
+            let text = |value: &Option<Box<RawValue>>| value.as_ref().map(|value| value.get().to_owned());
+            (text(&it.output), text(&it.error))
+        };
+        texts(self) == texts(other)
+    }
+}
+
+impl Eq for Outcome {}
 
 /// A payload to be delivered.
 #[derive(Debug, Clone)]
@@ -106,6 +172,9 @@ pub struct RunResult {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<RawValue>>,
+    /// Payloads that the run had not read when it ended, of all its hooks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<Blocked>,
 }

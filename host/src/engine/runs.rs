@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::Engine;
 use super::error::{Error, Result};
-use super::request::RunResult;
+use super::request::{Outcome, RunResult};
 use crate::ids::{Digest, RunId};
 use crate::journal::{Body, CancelReason, Entry, Event, RunStatus, Seq};
 use crate::store::{Cancelled, Ending, HookInfo, RunFilter, RunInfo, Upgraded};
@@ -72,31 +72,41 @@ impl Engine {
             Ok(info) => info?,
             Err(_) => self.run(run).await?,
         };
-        let (output, error) = match info.status.is_terminal() {
-            true => self.outcome(&info).await?,
-            false => (None, None),
+        let (outcome, unread) = match info.status.is_terminal() {
+            true => {
+                let hooks = self.hooks_of(&info.id).await?;
+                let unread = hooks.iter().map(|hook| hook.unread).sum();
+                (self.outcome(&info, hooks.len() as u64).await?, Some(unread))
+            }
+            false => (Outcome::default(), None),
         };
         Ok(RunResult {
             run_id: info.id,
             status: info.status,
-            output,
-            error,
+            output: outcome.output,
+            error: outcome.error,
+            unread,
             blocked: info.blocked,
         })
     }
 
-    /// The bodies of the entry that ended the run.
-    async fn outcome(&self, info: &RunInfo) -> Result<(Option<Box<RawValue>>, Option<Box<RawValue>>)> {
+    /// The body of the entry that ended the run, which made so many claims.
+    pub(super) async fn outcome(&self, info: &RunInfo, hooks: u64) -> Result<Outcome> {
         // Only freed tokens follow the end, at most one entry a hook.
-        let hooks = self.hooks_of(&info.id).await?.len() as u64;
         let from = info.entries.saturating_sub(hooks + 1);
         let entries = self.journal(&info.id, from, usize::try_from(hooks + 1).unwrap_or(usize::MAX));
         let end = entries.await?.into_iter().rev().find_map(|entry| {
             let body = entry.body.as_ref().map(Body::text_or_null);
             let value = body.and_then(|text| RawValue::from_string(text.to_owned()).ok());
             match entry.event {
-                Event::Completed => Some((value, None)),
-                Event::Failed | Event::Cancelled => Some((None, value)),
+                Event::Completed => Some(Outcome {
+                    output: value,
+                    error: None,
+                }),
+                Event::Failed | Event::Cancelled => Some(Outcome {
+                    output: None,
+                    error: value,
+                }),
                 _ => None,
             }
         });

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::options::{Limits, StepOptions};
 use super::outcome::Failure;
 use super::status::RunStatus;
-use crate::ids::{Digest, HookToken, RunId};
+use crate::ids::{Digest, HookToken, RunId, Tags};
 
 /// Position of an entry in its run's journal; dense, from 0.
 pub type Seq = u64;
@@ -325,6 +325,11 @@ pub struct Started {
     pub hooks: Vec<HookSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
+    /// Before this time the run does not begin. Its tokens are claimed from admission on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Tags::is_empty")]
+    pub tags: Tags,
 }
 
 /// How long a run may take, in milliseconds from when it may begin.

@@ -113,7 +113,8 @@ impl Work {
         match &entry.event {
             Event::Started(started) => {
                 self.timeout = started.timeout;
-                let after = |timeout: RunTimeout| Deadline::Cancel(entry.at.saturating_add(timeout.after_ms));
+                let begins = started.start_at.unwrap_or(entry.at).max(entry.at);
+                let after = |timeout: RunTimeout| Deadline::Cancel(begins.saturating_add(timeout.after_ms));
                 self.deadline = started.timeout.map(after);
             }
             Event::CancelRequested { reason } => {

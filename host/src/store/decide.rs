@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Admission, Blocked, Cancelled, Decision, Delivered, Delivery, Disposed, Ending, HookRef, HookState,
-    NewRun, Owner, Park, Result, Settled, Settlement, StoreError, TOMBSTONE_MS,
+    Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Ending, HookRef, HookState,
+    NewRun, OnConflict, Owner, Park, Result, Settled, Settlement, StartDelivery, StoreError, TOMBSTONE_MS,
+    Waits,
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
@@ -59,6 +60,8 @@ pub enum Activity {
     Parked {
         wake_at: Option<Timestamp>,
     },
+    /// Has not begun and may not yet.
+    Waiting(Waits),
     Blocked,
     Ended {
         at: Timestamp,
@@ -68,25 +71,37 @@ pub enum Activity {
 impl Standing {
     /// After entry 0.
     pub fn admitted(event: &Event, at: Timestamp) -> Result<Self> {
+        let waits = match event {
+            Event::Started(started) => Waits::of(started, at),
+            _ => None,
+        };
+        let activity = match waits {
+            Some(waits) => Activity::Waiting(waits),
+            None => Activity::Ready { since: at },
+        };
         Ok(Self {
             folded: RunStatus::next(None, event)?,
-            activity: Activity::Ready { since: at },
+            activity,
             cancel_requested: None,
         })
     }
 
     /// After one more entry. Whoever wrote it, a resting run has something to do; one that is blocked
-    /// stays so until it is upgraded, a person decides about the step that blocked it, or it ends.
+    /// stays so until it is upgraded, a person decides about the step that blocked it, or it ends, one that has not
+    /// begun until its guest leaves an entry.
     pub fn after(self, event: &Event, at: Timestamp) -> Result<Self> {
         let folded = RunStatus::next(Some(self.folded), event)?;
         let activity = match self.activity {
             Activity::Ended { .. } => self.activity,
             _ if folded.is_terminal() => Activity::Ended { at },
             Activity::Ready { .. } => self.activity,
+            Activity::Waiting(_) if folded == RunStatus::Pending => self.activity,
             Activity::Blocked if !matches!(event, Event::Upgraded { .. }) && !event.is_decision() => {
                 self.activity
             }
-            Activity::Blocked | Activity::Parked { .. } => Activity::Ready { since: at },
+            Activity::Blocked | Activity::Parked { .. } | Activity::Waiting(_) => {
+                Activity::Ready { since: at }
+            }
         };
         let cancel_requested = match event {
             Event::CancelRequested { reason } => self.cancel_requested.or(Some(*reason)),
@@ -103,7 +118,7 @@ impl Standing {
     /// owner was woken for nothing, or sends the same again.
     pub fn parked(self, park: Park) -> Option<Self> {
         let wake_at = park.wake_at.map(|at| at.min(LATEST));
-        let live = matches!(self.activity, Activity::Ready { .. } | Activity::Parked { .. });
+        let live = !matches!(self.activity, Activity::Blocked | Activity::Ended { .. });
         live.then_some(Self {
             activity: Activity::Parked { wake_at },
             ..self
@@ -134,7 +149,7 @@ impl Standing {
         match self.activity {
             Activity::Parked { .. } => RunStatus::Suspended,
             Activity::Blocked => RunStatus::Blocked,
-            Activity::Ready { .. } | Activity::Ended { .. } => self.folded,
+            Activity::Ready { .. } | Activity::Waiting(_) | Activity::Ended { .. } => self.folded,
         }
     }
 
@@ -148,8 +163,21 @@ impl Standing {
     pub fn wake_at(self) -> Option<Timestamp> {
         match self.activity {
             Activity::Parked { wake_at } => wake_at,
+            Activity::Waiting(waits) => waits.wake_at(),
             _ => None,
         }
+    }
+
+    pub fn waits(self) -> Option<Waits> {
+        match self.activity {
+            Activity::Waiting(waits) => Some(waits),
+            _ => None,
+        }
+    }
+
+    /// Since when the run has something to do that it may do at `now`.
+    pub fn due_since(self, now: Timestamp) -> Option<Timestamp> {
+        self.ready_since().or(self.wake_at().filter(|at| *at <= now))
     }
 
     pub fn ended_at(self) -> Option<Timestamp> {
@@ -158,6 +186,11 @@ impl Standing {
             _ => None,
         }
     }
+}
+
+/// The entry of a payload, when the run is due with it.
+pub fn news(entry: Entry, standing: Standing, now: Timestamp) -> Option<Box<Entry>> {
+    standing.due_since(now).map(|_| Box::new(entry))
 }
 
 // ---- claims ----------------------------------------------------------------------------------------
@@ -171,6 +204,29 @@ pub struct Claim {
     pub closed: bool,
     pub disposed_at: Option<Timestamp>,
     pub retained_until: Timestamp,
+    /// Payloads that are not known to be taken.
+    pub unread: Unread,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unread {
+    pub payloads: u64,
+    pub bytes: u64,
+}
+
+impl Unread {
+    /// With one more payload.
+    pub fn with(self, bytes: u64) -> Self {
+        Self {
+            payloads: self.payloads + 1,
+            bytes: self.bytes + bytes,
+        }
+    }
+
+    /// Whether `body` would be more than is kept.
+    fn is_full_for(self, body: &Body, cap: Cap) -> bool {
+        self.payloads >= cap.payloads || self.bytes.saturating_add(body.len) > cap.bytes
+    }
 }
 
 /// When the retention of a claim ends.
@@ -186,7 +242,8 @@ impl Claim {
         match (self.owner_ended_at, self.closed) {
             (None, false) => HookState::Open,
             (None, true) => HookState::Closed,
-            (Some(_), _) if now < self.retained_until => HookState::Retained,
+            // A request may have been made before the owner ended, and have waited since.
+            (Some(ended), _) if now.max(ended) < self.retained_until => HookState::Retained,
             (Some(_), _) => HookState::Freed,
         }
     }
@@ -398,11 +455,18 @@ pub fn check_seen(seen: u64, last: u64) -> Result<()> {
     Ok(())
 }
 
-/// The payloads left when the guest took `count` of `unread`.
-pub fn unread_after_take(unread: u64, count: u32) -> Result<u64> {
-    unread
-        .checked_sub(count.into())
-        .ok_or_else(|| StoreError::Invalid(format!("{count} payloads taken of {unread} that are unread")))
+/// The payloads left when the guest took `count` of `unread`, which have so many bytes.
+pub fn unread_after_take(unread: Unread, count: u32, bytes: u64) -> Result<Unread> {
+    let left = unread.payloads.checked_sub(count.into()).ok_or_else(|| {
+        StoreError::Invalid(format!(
+            "{count} payloads taken of {} that are unread",
+            unread.payloads
+        ))
+    })?;
+    Ok(Unread {
+        payloads: left,
+        bytes: unread.bytes.saturating_sub(bytes),
+    })
 }
 
 pub fn no_hook(hook: HookNo) -> StoreError {
@@ -430,14 +494,22 @@ pub fn child(
             input: child.input.clone(),
             request: Digest::of(format!("{parent}/{}", child.call)),
             key: None,
+            on_conflict: OnConflict::Fail,
             now,
         })),
     }
 }
 
-/// Why a child is not admitted, from what a start would be told.
-pub fn child_refusal(refused: Admission) -> Failure {
-    match refused {
+/// Why a child is not admitted, from what it meets.
+pub fn child_meets(meeting: Meeting) -> Option<Failure> {
+    let refused = match meeting {
+        Meeting::Free { .. } => return None,
+        Meeting::Refuse(refused) => refused,
+        Meeting::Deliver { .. } | Meeting::Attach(_) => {
+            return Some(Failure::new(FailureKind::Other, "a child goes to no other run"));
+        }
+    };
+    Some(match refused {
         Admission::HookConflict { token, owner } => {
             let text = format!(
                 "hook token `{token}` is held by run {} ({})",
@@ -453,12 +525,12 @@ pub fn child_refusal(refused: Admission) -> Failure {
                 ..Failure::new(FailureKind::HookConflict, text)
             }
         }
-        Admission::Started { run } | Admission::Existing { run } | Admission::IdConflict { run } => {
+        Admission::Existing { run } | Admission::IdConflict { run } => {
             let text = format!("run id `{run}` was used for another request");
             Failure::new(FailureKind::RunIdConflict, text)
         }
-        Admission::KeyConflict => Failure::new(FailureKind::Other, "a child has no key"),
-    }
+        other => Failure::new(FailureKind::Other, format!("{other:?}")),
+    })
 }
 
 /// The entry of a wish for a child that was or was not admitted.
@@ -547,7 +619,8 @@ pub fn cancel(standing: Standing, ending: Ending) -> Cancellation {
         Ending::Terminate => ("the run was terminated", true),
         Ending::Ask { reason, executing } => {
             let never_ran = standing.folded == RunStatus::Pending && !executing;
-            (reason.text(), never_ran || standing.activity == Activity::Blocked)
+            let idle = matches!(standing.activity, Activity::Blocked | Activity::Waiting(_));
+            (reason.text(), never_ran || idle)
         }
     };
     match ending {
@@ -599,6 +672,106 @@ pub fn check_tokens(hooks: &[HookSpec]) -> Result<()> {
     Ok(())
 }
 
+/// What becomes of a start whose key and id are new.
+pub enum Meeting {
+    /// Every token is free: the run is admitted, with this payload for one of its hooks if there is one.
+    Free { first: Option<(HookNo, Body)> },
+    /// The owner gets the start's payload.
+    Deliver { hook: HookRef, payload: Body },
+    /// The start is given the owner; see [`attached`].
+    Attach(Owner),
+    /// The start is answered with this, and nothing is admitted.
+    Refuse(Admission),
+}
+
+/// `last` holds the last claim of each of the start's tokens, in order.
+pub fn meet(new: &NewRun, last: &[Option<Claim>]) -> Result<Meeting> {
+    let mut held = (new.started.hooks.iter().zip(last))
+        .filter_map(|(spec, last)| Some((&spec.token, last.as_ref()?)))
+        .filter(|(_, claim)| claim.is_held(new.now));
+    let conflict = |(token, claim): (&HookToken, &Claim)| {
+        let (token, owner) = (token.clone(), claim.owner.clone());
+        Ok(Meeting::Refuse(Admission::HookConflict { token, owner }))
+    };
+    let Some(first) = held.next() else {
+        let first = match &new.on_conflict {
+            OnConflict::Deliver(delivery) if delivery.always => {
+                let hook = hook_of(&new.started.hooks, &delivery.token)?;
+                Some((hook, delivery.payload.clone()))
+            }
+            _ => None,
+        };
+        return Ok(Meeting::Free { first });
+    };
+    if new.on_conflict == OnConflict::Fail {
+        return conflict(first);
+    }
+    // One run can stand for this start only if it has every token that others hold.
+    let mut others = held.clone();
+    if let Some(other) = others.find(|(_, claim)| claim.owner.run != first.1.owner.run) {
+        return conflict(other);
+    }
+    match &new.on_conflict {
+        OnConflict::Attach if first.1.owner.workflow == new.started.workflow => {
+            Ok(Meeting::Attach(first.1.owner.clone()))
+        }
+        OnConflict::Fail | OnConflict::Attach => conflict(first),
+        OnConflict::Deliver(delivery) => {
+            match std::iter::once(first)
+                .chain(held)
+                .find(|(token, _)| **token == delivery.token)
+            {
+                Some((_, claim)) => Ok(hand_over(delivery, claim, new.now)),
+                // The payload's own token is free, so nobody can take it.
+                None => conflict(first),
+            }
+        }
+    }
+}
+
+/// Where the payload of a start goes that met `claim`.
+fn hand_over(delivery: &StartDelivery, claim: &Claim, now: Timestamp) -> Meeting {
+    let (token, owner) = (delivery.token.clone(), claim.owner.clone());
+    if claim.state(now) != HookState::Open {
+        return Meeting::Refuse(Admission::HookEnded { token, owner });
+    }
+    if delivery.checked.as_ref() != Some(&claim.address) {
+        return Meeting::Refuse(Admission::Moved);
+    }
+    if claim.unread.is_full_for(&delivery.payload, delivery.cap) {
+        return Meeting::Refuse(Admission::HookFull { token, owner });
+    }
+    Meeting::Deliver {
+        hook: claim.address.clone(),
+        payload: delivery.payload.clone(),
+    }
+}
+
+/// The answer to a start that is given the run which holds its token. `started_with` is that run's input.
+pub fn attached(owner: Owner, input: &Body, started_with: &Body) -> Admission {
+    let value = |body: &Body| {
+        let text = body.text.as_deref()?;
+        serde_json::from_str::<serde_json::Value>(text).ok()
+    };
+    // What is spelled the same need not be read; what was erased cannot be.
+    let input_matches = input.digest == started_with.digest
+        || value(input).is_some_and(|input| Some(input) == value(started_with));
+    Admission::Attached { owner, input_matches }
+}
+
+/// The number of the hook that a start claims with this token.
+fn hook_of(hooks: &[HookSpec], token: &HookToken) -> Result<HookNo> {
+    (0..)
+        .zip(hooks)
+        .find(|(_, spec)| spec.token == *token)
+        .map(|(hook, _)| hook)
+        .ok_or_else(|| {
+            StoreError::Invalid(format!(
+                "the start has a payload for token {token}, which it does not claim"
+            ))
+        })
+}
+
 /// The answer to a start whose id a run has already.
 pub fn same_id(run: RunId, admitted_for: Digest, request: Digest) -> Admission {
     if admitted_for == request {
@@ -621,6 +794,11 @@ pub fn deliver(delivery: &Delivery, last: Option<&Claim>) -> std::result::Result
         return Err(Delivered::Moved);
     }
     match claim.state(delivery.now) {
+        HookState::Open if claim.unread.is_full_for(&delivery.payload, delivery.cap) => {
+            Err(Delivered::Full {
+                owner: claim.owner.clone(),
+            })
+        }
         HookState::Open => Ok(claim.address.clone()),
         HookState::Closed | HookState::Retained | HookState::Freed => Err(Delivered::Ended {
             owner: claim.owner.clone(),
@@ -731,6 +909,8 @@ pub fn receipts_over(now: Timestamp) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Tags;
+    use crate::journal::{Limits, PayloadType, Started};
     use crate::store::{BlockReason, HeldStep};
 
     const ENDED: Timestamp = 50;
@@ -756,6 +936,7 @@ mod tests {
             closed,
             disposed_at,
             retained_until: until,
+            unread: Unread::default(),
         }
     }
 
@@ -766,6 +947,7 @@ mod tests {
         assert_eq!(claim(true, false, None, 100).state(99), HookState::Retained);
         assert_eq!(claim(true, false, None, 100).state(100), HookState::Freed);
         assert_eq!(claim(true, true, Some(60), 100).state(61), HookState::Freed);
+        assert_eq!(claim(true, false, None, ENDED).state(10), HookState::Freed);
     }
 
     #[test]
@@ -824,6 +1006,108 @@ mod tests {
         assert_eq!(parked.parked(Park { wake_at: Some(5) }), Some(parked));
         let later = parked.parked(Park { wake_at: None }).unwrap();
         assert_eq!(later.activity, Activity::Parked { wake_at: None });
+    }
+
+    fn new_run(start_at: Option<Timestamp>, tokens: &[&str], on_conflict: OnConflict) -> NewRun {
+        let hooks = tokens.iter().map(|token| HookSpec {
+            token: HookToken::new(token).unwrap(),
+            retain_ms: 0,
+            metadata: None,
+            payload: PayloadType::Any,
+        });
+        let started = Started {
+            workflow: "w".into(),
+            component: Digest::of("c"),
+            seed: 0,
+            limits: Limits::default(),
+            hooks: hooks.collect(),
+            lineage: None,
+            start_at,
+            tags: Tags::default(),
+        };
+        NewRun {
+            id: RunId::new("new").unwrap(),
+            started,
+            input: Body::new("{}"),
+            request: Digest::of("r"),
+            key: None,
+            on_conflict,
+            now: 70,
+        }
+    }
+
+    #[test]
+    fn a_run_that_waits_to_begin_is_not_begun_from_outside() {
+        let started = new_run(Some(9), &[], OnConflict::Fail).started;
+        let admitted = |at| Standing::admitted(&Event::Started(Box::new(started.clone())), at).unwrap();
+        assert_eq!(admitted(9).due_since(9), Some(9));
+        let waits = admitted(1);
+        let delivered = waits.after(&Event::PayloadReceived { hook: 0 }, 2).unwrap();
+        let upgraded = delivered
+            .after(
+                &Event::Upgraded {
+                    component: Digest::of("c"),
+                },
+                3,
+            )
+            .unwrap();
+        assert_eq!(upgraded, waits);
+        assert_eq!((waits.status(), waits.due_since(8)), (RunStatus::Pending, None));
+        assert_eq!(waits.due_since(9), Some(9));
+        let begun = waits.after(&Event::TimerFired { call: 0 }, 9).unwrap();
+        assert_eq!((begun.waits(), begun.ready_since()), (None, Some(9)));
+        let rests = waits.parked(Park { wake_at: None }).unwrap();
+        assert_eq!((rests.status(), rests.waits()), (RunStatus::Suspended, None));
+        let ended = waits.after(&Event::Cancelled, 4).unwrap();
+        assert_eq!((ended.ended_at(), ended.due_since(99)), (Some(4), None));
+    }
+
+    #[test]
+    fn a_start_hands_its_payload_to_the_checked_and_open_hook_only() {
+        let open = claim(false, false, None, 0);
+        let meets = |last: Option<Claim>, checked: Option<HookRef>, payload: &str| {
+            let cap = Cap {
+                payloads: 1,
+                bytes: 3,
+            };
+            let delivery = StartDelivery {
+                token: HookToken::new("t").unwrap(),
+                payload: Body::new(payload),
+                always: true,
+                checked,
+                cap,
+            };
+            let new = new_run(None, &["t"], OnConflict::Deliver(delivery));
+            match meet(&new, &[last]).unwrap() {
+                Meeting::Free { first } => format!("first {}", first.unwrap().0),
+                Meeting::Deliver { hook, .. } => format!("to {}", hook.run),
+                Meeting::Attach(_) => "attach".to_owned(),
+                Meeting::Refuse(Admission::HookEnded { .. }) => "ended".to_owned(),
+                Meeting::Refuse(Admission::HookFull { .. }) => "full".to_owned(),
+                Meeting::Refuse(Admission::Moved) => "moved".to_owned(),
+                Meeting::Refuse(answer) => panic!("{answer:?}"),
+            }
+        };
+        let checked = Some(open.address.clone());
+        let unread = Unread {
+            payloads: 1,
+            bytes: 1,
+        };
+        let full = Claim {
+            unread,
+            ..open.clone()
+        };
+        assert_eq!(meets(None, None, "1"), "first 0");
+        assert_eq!(meets(Some(claim(true, false, None, 0)), None, "1"), "first 0");
+        assert_eq!(meets(Some(open.clone()), checked.clone(), "1"), "to owner");
+        assert_eq!(meets(Some(open.clone()), None, "1"), "moved");
+        assert_eq!(meets(Some(open), checked.clone(), "1234"), "full");
+        assert_eq!(meets(Some(full), checked.clone(), "1"), "full");
+        assert_eq!(
+            meets(Some(claim(false, true, None, 0)), checked.clone(), "1"),
+            "ended"
+        );
+        assert_eq!(meets(Some(claim(true, false, None, 99)), checked, "1"), "ended");
     }
 
     #[test]

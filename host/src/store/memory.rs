@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::decide::{self, Cancellation, Claim, Opener, Opening, Recall, Receipt, Standing};
+use super::decide::{self, Cancellation, Claim, Meeting, Opener, Opening, Recall, Receipt, Standing, Unread};
 use super::*;
 use crate::journal::{CallNo, Event, ParentEnd, PayloadType};
 
@@ -37,11 +37,15 @@ struct Run {
     /// What the run was admitted for.
     request: Digest,
     tokens: Vec<HookToken>,
+    tags: Tags,
+    duplicates: u64,
     standing: Standing,
     blocked: Option<Blocked>,
     entries: Vec<Entry>,
     /// Indexed by [`HookNo`].
     hooks: Vec<Hook>,
+    /// Of each hook: where its payloads are, and how long they are.
+    payloads: Vec<Vec<(Seq, u64)>>,
     /// The claims that its own replaced when it was admitted.
     replaced: Vec<(HookToken, Option<(usize, HookNo)>)>,
     /// Who started it, by its place in `runs`.
@@ -57,7 +61,7 @@ struct Hook {
     retained_until: Timestamp,
     closed: bool,
     disposed_at: Option<Timestamp>,
-    unread: u64,
+    unread: Unread,
 }
 
 impl Hook {
@@ -70,7 +74,7 @@ impl Hook {
             retained_until: decide::retained_until(claimed_at, spec),
             closed: false,
             disposed_at: None,
-            unread: 0,
+            unread: Unread::default(),
         }
     }
 }
@@ -90,22 +94,43 @@ impl Run {
             .ok_or_else(|| decide::no_hook(hook))
     }
 
+    /// How many payloads of a hook the guest is known to have taken.
+    fn read(&mut self, hook: HookNo) -> Result<usize> {
+        let unread = self.hook(hook)?.unread.payloads as usize;
+        Ok(self.payloads[hook as usize].len() - unread)
+    }
+
     /// Adds an entry and what follows from it in this run. On an error the entry is not there.
     fn push(&mut self, event: Event, body: Option<Body>, now: Timestamp) -> Result<Entry> {
         let at = decide::entry_time(self.last().at, now);
         let standing = self.standing.after(&event, at)?;
+        let seq = self.last().seq + 1;
         match &event {
-            Event::HookClaimed { spec, .. } => self.hooks.push(Hook::new(spec, at)),
+            Event::HookClaimed { spec, .. } => {
+                self.hooks.push(Hook::new(spec, at));
+                self.payloads.push(Vec::new());
+            }
             Event::HookClosed { hook, .. } => self.hook(*hook)?.closed = true,
             Event::HookDisposed { hook, .. } => {
                 let hook = self.hook(*hook)?;
                 hook.closed = true;
                 hook.disposed_at.get_or_insert(at);
             }
-            Event::PayloadReceived { hook } => self.hook(*hook)?.unread += 1,
+            Event::PayloadReceived { hook } => {
+                let len = body.as_ref().map_or(0, |body| body.len);
+                let found = self.hook(*hook)?;
+                found.unread = found.unread.with(len);
+                self.payloads[*hook as usize].push((seq, len));
+            }
             Event::PayloadsTaken { hook, count } => {
+                let read = self.read(*hook)?;
+                let taken = self.payloads[*hook as usize]
+                    .iter()
+                    .skip(read)
+                    .take(*count as usize);
+                let bytes = taken.map(|(_, len)| len).sum();
                 let hook = self.hook(*hook)?;
-                hook.unread = decide::unread_after_take(hook.unread, *count)?;
+                hook.unread = decide::unread_after_take(hook.unread, *count, bytes)?;
             }
             Event::Upgraded { component } => self.component = *component,
             _ => {}
@@ -114,7 +139,6 @@ impl Run {
         if standing.status() != RunStatus::Blocked {
             self.blocked = None;
         }
-        let seq = self.last().seq + 1;
         let entry = Entry { seq, at, event, body };
         self.entries.push(entry.clone());
         Ok(entry)
@@ -131,9 +155,12 @@ impl Run {
             created_at: self.created_at(),
             ended_at: self.standing.ended_at(),
             wake_at: self.standing.wake_at(),
+            waits: self.standing.waits(),
             cancel_requested: self.standing.cancel_requested,
             blocked: self.blocked.clone(),
             tokens: self.tokens.clone(),
+            tags: self.tags.clone(),
+            duplicates: self.duplicates,
             entries: self.entries.len() as u64,
         }
     }
@@ -143,6 +170,7 @@ impl Run {
             closed,
             disposed_at,
             retained_until,
+            unread,
             ..
         } = self.hooks[hook as usize];
         Claim {
@@ -159,6 +187,7 @@ impl Run {
             closed,
             disposed_at,
             retained_until,
+            unread,
         }
     }
 
@@ -172,7 +201,7 @@ impl Run {
             state: claim.state(now),
             owner: claim.owner,
             metadata: hook.metadata.clone(),
-            unread: hook.unread,
+            unread: hook.unread.payloads,
             claimed_at: hook.claimed_at,
             retained_until: hook.retained_until,
             payload: hook.payload.clone(),
@@ -230,40 +259,60 @@ impl State {
         decide::check_tokens(&new.started.hooks)?;
         let key = new.key.clone();
         if let Some(answer) = self.recall(None, key.as_ref(), new.request, new.now) {
+            self.count_duplicate(&answer);
             return Ok(answer);
         }
         let (request, at) = (new.request, new.now);
         let answer = self.admit_once(new)?;
-        if let Some(key) = key {
-            let receipt = Receipt {
-                request,
-                answer: answer.clone(),
-                at,
-            };
+        if !matches!(answer, Admission::Started { .. }) {
+            self.count_duplicate(&answer);
+        }
+        if let Some((key, answer)) = key.zip(answer.receipt()) {
+            let receipt = Receipt { request, answer, at };
             self.start_receipts.insert(key, receipt);
         }
         Ok(answer)
     }
 
-    fn admit_once(&mut self, new: NewRun) -> Result<Admission> {
-        if let Some(refused) = self.refusal(&new) {
-            return Ok(refused);
+    /// A start met the run that it was answered with.
+    fn count_duplicate(&mut self, answer: &Admission) {
+        let met = answer.run().and_then(|run| self.by_id.get(run));
+        if let Some(&index) = met {
+            self.runs[index].duplicates += 1;
         }
-        let run = new.id.clone();
-        self.insert_run(new, None)?;
-        Ok(Admission::Started { run })
     }
 
-    fn refusal(&self, new: &NewRun) -> Option<Admission> {
-        if let Some(run) = self.find(&new.id) {
-            return Some(decide::same_id(new.id.clone(), run.request, new.request));
+    fn admit_once(&mut self, new: NewRun) -> Result<Admission> {
+        let first = match self.meet(&new)? {
+            Meeting::Free { first } => first,
+            Meeting::Deliver { hook, payload } => {
+                let (receipt, entry) = self.receive(hook, payload, new.now)?;
+                return Ok(Admission::Delivered { receipt, entry });
+            }
+            Meeting::Attach(owner) => {
+                let started_with = &self.runs[self.index(&owner.run)?].entries[0].body;
+                let started_with = started_with.clone().unwrap_or_else(|| Body::new("null"));
+                return Ok(decide::attached(owner, &new.input, &started_with));
+            }
+            Meeting::Refuse(answer) => return Ok(answer),
+        };
+        let (run, now) = (new.id.clone(), new.now);
+        self.insert_run(new, None)?;
+        if let (Some((hook, payload)), Some(admitted)) = (first, self.runs.last_mut()) {
+            admitted.push(Event::PayloadReceived { hook }, Some(payload), now)?;
         }
-        new.started.hooks.iter().find_map(|spec| {
-            let claim = self.last_claim(&spec.token);
-            let held = claim.filter(|claim| claim.is_held(new.now))?;
-            let (token, owner) = (spec.token.clone(), held.owner);
-            Some(Admission::HookConflict { token, owner })
-        })
+        Ok(Admission::Started { run, fresh: true })
+    }
+
+    /// What a run meets that is to be admitted: by its id, then by its tokens.
+    fn meet(&self, new: &NewRun) -> Result<Meeting> {
+        if let Some(run) = self.find(&new.id) {
+            let answer = decide::same_id(new.id.clone(), run.request, new.request);
+            return Ok(Meeting::Refuse(answer));
+        }
+        let hooks = new.started.hooks.iter();
+        let last: Vec<_> = hooks.map(|spec| self.last_claim(&spec.token)).collect();
+        decide::meet(new, &last)
     }
 
     fn insert_run(&mut self, new: NewRun, parent: Option<(usize, CallNo, ParentEnd)>) -> Result<()> {
@@ -271,6 +320,7 @@ impl State {
         let hooks: Vec<_> = new.started.hooks.iter().map(|spec| Hook::new(spec, at)).collect();
         let tokens: Vec<_> = hooks.iter().map(|hook| hook.token.clone()).collect();
         let (workflow, component) = (new.started.workflow.clone(), new.started.component);
+        let tags = new.started.tags.clone();
         let event = Event::Started(Box::new(new.started));
         let standing = Standing::admitted(&event, at)?;
         let index = self.runs.len();
@@ -285,6 +335,8 @@ impl State {
             component,
             request: new.request,
             tokens,
+            tags,
+            duplicates: 0,
             standing,
             blocked: None,
             entries: vec![Entry {
@@ -293,11 +345,29 @@ impl State {
                 event,
                 body: Some(new.input),
             }],
+            payloads: vec![Vec::new(); hooks.len()],
             hooks,
             replaced,
             parent,
         });
         Ok(())
+    }
+
+    /// Adds a payload to a hook that takes it.
+    fn receive(
+        &mut self,
+        address: HookRef,
+        payload: Body,
+        now: Timestamp,
+    ) -> Result<(DeliveryReceipt, Option<Box<Entry>>)> {
+        let index = self.index(&address.run)?;
+        let event = Event::PayloadReceived { hook: address.hook };
+        let entry = self.runs[index].push(event, Some(payload), now)?;
+        let receipt = DeliveryReceipt {
+            run_id: address.run,
+            seq: entry.seq,
+        };
+        Ok((receipt, decide::news(entry, self.runs[index].standing, now)))
     }
 
     /// All of the append or nothing of it.
@@ -336,6 +406,7 @@ impl State {
             let run = &mut self.runs[index];
             run.entries.truncate(before.2);
             (run.standing, run.blocked, run.hooks) = (before.0, before.1, before.3);
+            run.payloads.truncate(run.hooks.len());
             for (token, claim) in moved.into_iter().rev() {
                 match claim {
                     Some(claim) => self.claims.insert(token, claim),
@@ -426,8 +497,8 @@ impl State {
                 let parent = self.runs[index].id.clone();
                 let admitted = match decide::child(&parent, &child, now)? {
                     Err(failure) => Err(failure),
-                    Ok(new) => match self.refusal(&new) {
-                        Some(refused) => Err(decide::child_refusal(refused)),
+                    Ok(new) => match decide::child_meets(self.meet(&new)?) {
+                        Some(refused) => Err(refused),
                         None => {
                             let id = new.id.clone();
                             let link = (index, child.call, child.options.on_parent_end);
@@ -486,13 +557,7 @@ impl State {
             Ok(address) => address,
             Err(refused) => return Ok(refused),
         };
-        let index = self.index(&address.run)?;
-        let event = Event::PayloadReceived { hook: address.hook };
-        let entry = self.runs[index].push(event, Some(delivery.payload), delivery.now)?;
-        let receipt = DeliveryReceipt {
-            run_id: address.run,
-            seq: entry.seq,
-        };
+        let (receipt, entry) = self.receive(address, delivery.payload, delivery.now)?;
         if let Some(key) = key {
             let answer = receipt.clone();
             let receipt = Receipt {
@@ -502,10 +567,7 @@ impl State {
             };
             self.delivery_receipts.insert(key, receipt);
         }
-        Ok(Delivered::Accepted {
-            receipt,
-            entry: Some(Box::new(entry)),
-        })
+        Ok(Delivered::Accepted { receipt, entry })
     }
 
     fn dispose(&mut self, token: &HookToken, now: Timestamp) -> Result<Disposed> {
@@ -576,10 +638,7 @@ impl State {
     fn due(&self, now: Timestamp) -> Vec<(Timestamp, usize)> {
         let mut due: Vec<_> = (0..)
             .zip(&self.runs)
-            .filter_map(|(index, run)| {
-                let woken = run.standing.wake_at().filter(|at| *at <= now);
-                Some((run.standing.ready_since().or(woken)?, index))
-            })
+            .filter_map(|(index, run)| Some((run.standing.due_since(now)?, index)))
             .collect();
         due.sort_unstable();
         due
@@ -640,7 +699,12 @@ impl Store for MemoryStore {
         request: Digest,
         now: Timestamp,
     ) -> Result<Option<Admission>> {
-        Ok(self.state().recall(id, key, request, now))
+        let mut state = self.state();
+        let answer = state.recall(id, key, request, now);
+        if let Some(answer) = &answer {
+            state.count_duplicate(answer);
+        }
+        Ok(answer)
     }
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {
@@ -713,6 +777,38 @@ impl Store for MemoryStore {
         Ok(known.then(|| run.hook_info(hook, now)))
     }
 
+    async fn payloads(
+        &self,
+        token: &HookToken,
+        from: u64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Option<Vec<ReceivedPayload>>> {
+        let state = self.state();
+        let Some(&(run, no)) = state.claims.get(token) else {
+            return Ok(None);
+        };
+        let run = &state.runs[run];
+        if run.claim(no).is_forgotten(now) {
+            return Ok(None);
+        }
+        let payloads = &run.payloads[no as usize];
+        let read = payloads.len() as u64 - run.hooks[no as usize].unread.payloads;
+        let skipped = usize::try_from(from).unwrap_or(usize::MAX);
+        let numbered = (0u64..).zip(payloads).skip(skipped).take(limit);
+        let payloads = numbered.map(|(number, &(seq, _))| {
+            let Entry { at, body, .. } = run.entries[seq as usize].clone();
+            ReceivedPayload {
+                number,
+                seq,
+                at,
+                read: number < read,
+                body: body.unwrap_or_else(|| Body::new("null")),
+            }
+        });
+        Ok(Some(payloads.collect()))
+    }
+
     async fn hooks_of(&self, run: &RunId, now: Timestamp) -> Result<Vec<HookInfo>> {
         let state = self.state();
         let Some(run) = state.find(run) else {
@@ -729,18 +825,26 @@ impl Store for MemoryStore {
 
     async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>> {
         let state = self.state();
-        let end = match &filter.after {
-            Some(after) => state.index(after)?,
-            None => state.runs.len(),
+        let place = |index: usize| (state.runs[index].created_at(), index);
+        let before = match &filter.after {
+            Some(after) => Some(place(state.index(after)?)),
+            None => None,
         };
-        let wanted = |run: &&Run| {
-            filter.status.is_none_or(|status| run.standing.status() == status)
+        let wanted = |index: &usize| {
+            let run = &state.runs[*index];
+            before.is_none_or(|before| place(*index) < before)
+                && filter.status.is_none_or(|status| run.standing.status() == status)
                 && filter.workflow.as_ref().is_none_or(|name| run.workflow == *name)
+                && filter.created_after.is_none_or(|at| run.created_at() >= at)
+                && filter.created_before.is_none_or(|at| run.created_at() < at)
+                && run.tags.contain(&filter.tags)
         };
-        let newest_first = state.runs[..end].iter().rev().filter(wanted);
-        Ok(newest_first
-            .take(filter.limit)
-            .map(|run| run.info(&state.runs))
-            .collect())
+        let mut newest: Vec<usize> = (0..state.runs.len()).filter(wanted).collect();
+        newest.sort_by_key(|index| std::cmp::Reverse(place(*index)));
+        newest.truncate(filter.limit);
+        let infos = newest
+            .into_iter()
+            .map(|index| state.runs[index].info(&state.runs));
+        Ok(infos.collect())
     }
 }

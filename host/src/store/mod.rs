@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
+use crate::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
 use crate::journal::{
     Body, CallNo, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, Timestamp,
 };
@@ -74,23 +74,114 @@ pub struct NewRun {
     /// Over what the caller asked for (workflow, input, hooks), so that "the same request again" is known.
     pub request: Digest,
     pub key: Option<IdempotencyKey>,
+    pub on_conflict: OnConflict,
     pub now: Timestamp,
+}
+
+/// What a start does when one of its tokens is held.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum OnConflict {
+    /// It is told who holds it.
+    #[default]
+    Fail,
+    /// It is given the run that holds it, where that is of the same workflow.
+    Attach,
+    /// It gives its payload to the run that holds it.
+    Deliver(StartDelivery),
+}
+
+/// The payload that a start brings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartDelivery {
+    /// One of the start's own tokens.
+    pub token: HookToken,
+    pub payload: Body,
+    /// The payload is the first of the new run as well, when there is one.
+    pub always: bool,
+    /// The hook that the payload was checked against; the outcome is `Moved` when it would go to another.
+    pub checked: Option<HookRef>,
+    pub cap: Cap,
+}
+
+/// How much a hook keeps that was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cap {
+    pub payloads: u64,
+    pub bytes: u64,
+}
+
+impl Default for Cap {
+    fn default() -> Self {
+        Self {
+            payloads: 10_000,
+            bytes: 64 << 20,
+        }
+    }
 }
 
 /// The answer to a start. With a key it is the receipt and given again as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
-    /// Run, entry 0, claims, receipt and wake are there, all of them.
-    Started { run: RunId },
+    /// Run, entry 0, claims, receipt and wake are there, all of them. `fresh`: since this request; not in its receipt.
+    Started {
+        run: RunId,
+        #[serde(skip)]
+        fresh: bool,
+    },
     /// The id was used before for the same request.
     Existing { run: RunId },
     /// One of the tokens is held.
     HookConflict { token: HookToken, owner: Owner },
+    /// The run that holds the token was there before. `input_matches`: it was started with the same input.
+    Attached { owner: Owner, input_matches: bool },
+    /// The payload is in the journal of the run that holds the token. `entry` as in [`Delivered::Accepted`].
+    Delivered {
+        receipt: DeliveryReceipt,
+        #[serde(skip)]
+        entry: Option<Box<Entry>>,
+    },
+    /// The run that holds the token takes no more payloads.
+    HookEnded { token: HookToken, owner: Owner },
+    /// The hook holds as much as it may that was not read. Never stored.
+    HookFull { token: HookToken, owner: Owner },
+    /// The payload would go to another hook than it was checked against. Never stored.
+    Moved,
     /// The id was used before for another request.
     IdConflict { run: RunId },
     /// The key was used before for another request. Never stored.
     KeyConflict,
+}
+
+impl Admission {
+    /// The run that a start was answered with, its own or another.
+    pub fn run(&self) -> Option<&RunId> {
+        match self {
+            Self::Started { run, .. } | Self::Existing { run } | Self::IdConflict { run } => Some(run),
+            Self::HookConflict { owner, .. }
+            | Self::Attached { owner, .. }
+            | Self::HookEnded { owner, .. }
+            | Self::HookFull { owner, .. } => Some(&owner.run),
+            Self::Delivered { receipt, .. } => Some(&receipt.run_id),
+            Self::Moved | Self::KeyConflict => None,
+        }
+    }
+
+    /// What the same request is answered with for as long as receipts are kept; `None` when it is to be tried anew.
+    pub fn receipt(&self) -> Option<Self> {
+        match self {
+            Self::HookFull { .. } | Self::Moved | Self::KeyConflict => None,
+            Self::Started { run, .. } => Some(Self::Started {
+                run: run.clone(),
+                fresh: false,
+            }),
+            Self::Delivered { receipt, .. } => Some(Self::Delivered {
+                receipt: receipt.clone(),
+                entry: None,
+            }),
+            _ => Some(self.clone()),
+        }
+    }
 }
 
 /// Who holds a token.
@@ -143,6 +234,7 @@ pub struct Delivery {
     /// The hook that the payload was checked against; the outcome is `Moved` when the token now leads to
     /// another.
     pub hook: Option<HookRef>,
+    pub cap: Cap,
     pub now: Timestamp,
 }
 
@@ -154,8 +246,9 @@ pub struct HookRef {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivered {
-    /// The payload is in the journal and the run is due. `entry` is what was written; absent when this is the
-    /// receipt of an earlier request with the same key.
+    /// The payload is in the journal. `entry` is what was written, when the run is due with it; absent when the
+    /// run waits for something else or is blocked, and when this is the receipt of an earlier request with the
+    /// same key.
     Accepted {
         receipt: DeliveryReceipt,
         entry: Option<Box<Entry>>,
@@ -164,6 +257,10 @@ pub enum Delivered {
     NotFound,
     /// The owner ended or the hook was closed.
     Ended {
+        owner: Owner,
+    },
+    /// The hook holds as much as it may that was not read.
+    Full {
         owner: Owner,
     },
     /// The key was used before on this token for another payload.
@@ -209,6 +306,19 @@ pub struct HookInfo {
     pub payload: crate::journal::PayloadType,
     #[serde(skip)]
     pub component: Digest,
+}
+
+/// A payload that a hook was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceivedPayload {
+    /// Its place among the payloads of its hook; from 0.
+    pub number: u64,
+    /// Position in the run's journal.
+    pub seq: Seq,
+    pub at: Timestamp,
+    /// The guest is known to have taken it.
+    pub read: bool,
+    pub body: Body,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -325,6 +435,29 @@ pub enum Settled {
     },
 }
 
+/// Why a run that was admitted has not begun. Nothing that comes from outside lets it begin before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Waits {
+    /// Its start named a time.
+    StartAt { until: Timestamp },
+}
+
+impl Waits {
+    /// What a run waits for that is admitted at `now`.
+    pub fn of(started: &Started, now: Timestamp) -> Option<Self> {
+        let until = started.start_at?.min(decide::LATEST);
+        (until > now).then_some(Self::StartAt { until })
+    }
+
+    /// When the run begins by itself.
+    pub fn wake_at(self) -> Option<Timestamp> {
+        match self {
+            Self::StartAt { until } => Some(until),
+        }
+    }
+}
+
 /// A run as lists and lookups show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunInfo {
@@ -335,15 +468,20 @@ pub struct RunInfo {
     pub status: RunStatus,
     pub created_at: Timestamp,
     pub ended_at: Option<Timestamp>,
-    /// When a suspended run becomes due by itself.
+    /// When a run that is suspended or has not begun becomes due by itself.
     pub wake_at: Option<Timestamp>,
     /// Why the run is to end, since it was asked to.
     pub cancel_requested: Option<CancelReason>,
+    pub waits: Option<Waits>,
     pub blocked: Option<Blocked>,
     /// The run that started it.
     pub parent: Option<RunId>,
     /// Tokens claimed at start.
     pub tokens: Vec<HookToken>,
+    pub tags: Tags,
+    /// Starts that met this run: by token, or by the same id or key again. Kept beside the journal; a crash may
+    /// lose the last.
+    pub duplicates: u64,
     /// Entries in the journal.
     pub entries: u64,
 }
@@ -360,6 +498,12 @@ pub struct Loaded {
 pub struct RunFilter {
     pub status: Option<RunStatus>,
     pub workflow: Option<String>,
+    /// All of these.
+    pub tags: Tags,
+    /// Admitted then or later.
+    pub created_after: Option<Timestamp>,
+    /// Admitted earlier.
+    pub created_before: Option<Timestamp>,
     /// Continue after this run of an earlier page.
     pub after: Option<RunId>,
     pub limit: usize,
@@ -437,7 +581,8 @@ pub trait Store: Send + Sync {
 
     /// Admits a run: run, entry 0, every claim, receipt and wake, or nothing of it. Checks key, then id,
     /// then tokens in order. A held token belongs to a run that has not ended or whose retention has not
-    /// passed.
+    /// passed. What happens then is in `on_conflict`; a payload that is delivered instead is there once this
+    /// returns, in the same transaction in which the token was found held.
     async fn admit(&self, run: NewRun) -> Result<Admission>;
 
     /// What [`Store::admit`] would say of the key, or else the id, before it looks at anything else; `None` when
@@ -451,11 +596,11 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> Result<Option<Admission>>;
 
-    /// Live runs that have something to do at `now`, longest due first. Reads; the same run is named
+    /// Live runs that have something to do at `now` and may begin, longest due first. Reads; the same run is named
     /// again until it parks, ends or is blocked.
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>>;
 
-    /// When the next parked run becomes due by itself, if that is after `now`.
+    /// When the next run that rests or has not begun becomes due by itself, if that is after `now`.
     async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>>;
 
     /// A run and its entries from `from` on. Verifies the checksums of what it reads; damage is
@@ -498,10 +643,21 @@ pub trait Store: Send + Sync {
     /// The hook that holds a token, or else the last one that did, until its tombstone is over.
     async fn hook(&self, token: &HookToken, now: Timestamp) -> Result<Option<HookInfo>>;
 
+    /// The payloads of the hook that [`Store::hook`] finds, in order of delivery: at most `limit`, from number
+    /// `from` on, read or not.
+    async fn payloads(
+        &self,
+        token: &HookToken,
+        from: u64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Option<Vec<ReceivedPayload>>>;
+
     /// The hooks of a run, in order of claiming.
     async fn hooks_of(&self, run: &RunId, now: Timestamp) -> Result<Vec<HookInfo>>;
 
     async fn run(&self, run: &RunId) -> Result<Option<RunInfo>>;
 
+    /// By time of admission, the newest first; of one time, the one admitted last.
     async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>>;
 }

@@ -322,9 +322,12 @@ impl Replay {
 
     // ---- what the guest asks -------------------------------------------------------------------------
 
-    /// The time of the newest entry that the guest has observed.
+    /// The time of the newest entry that the guest has observed, and never before the run's own beginning: what
+    /// was written while it waited for that is older.
     pub fn now(&self) -> Timestamp {
-        self.entries[self.horizon].at
+        self.entries[self.horizon]
+            .at
+            .max(self.started.start_at.unwrap_or(0))
     }
 
     /// The next completion in journal order of a promise that the guest still holds. Moves the horizon.

@@ -6,9 +6,9 @@ use super::column;
 use super::failure::Failure;
 use super::runs::RunKey;
 use crate::ids::{HookToken, RunId};
-use crate::journal::{HookNo, HookSpec, Timestamp};
-use crate::store::decide::{self, Claim};
-use crate::store::{HookInfo, HookRef, Owner};
+use crate::journal::{Body, HookNo, HookSpec, Seq, Timestamp};
+use crate::store::decide::{self, Claim, Unread};
+use crate::store::{HookInfo, HookRef, Owner, ReceivedPayload};
 
 /// Adds a claim; the token leads to it from now on.
 pub fn claim(
@@ -61,28 +61,95 @@ pub fn dispose(conn: &Connection, run: RunKey, hook: HookNo, at: Timestamp) -> R
     Ok(query.execute(params![run, hook, at])? == 1)
 }
 
-pub fn add_unread(conn: &Connection, run: RunKey, hook: HookNo) -> Result<bool, Failure> {
-    let mut query =
-        conn.prepare_cached("UPDATE hooks SET unread = unread + 1 WHERE run = ?1 AND hook = ?2")?;
-    Ok(query.execute(params![run, hook])? == 1)
+/// Notes a payload at `seq`.
+pub fn add_payload(
+    conn: &Connection,
+    run: RunKey,
+    hook: HookNo,
+    seq: Seq,
+    bytes: u64,
+) -> Result<bool, Failure> {
+    let mut query = conn.prepare_cached(
+        "UPDATE hooks SET received = received + 1, unread = unread + 1, unread_bytes = unread_bytes + ?3
+         WHERE run = ?1 AND hook = ?2 RETURNING received - 1",
+    )?;
+    let number = query.query_row(params![run, hook, bytes], |row| row.get::<_, u64>(0));
+    let Some(number) = number.optional()? else {
+        return Ok(false);
+    };
+    conn.prepare_cached("INSERT INTO payloads (run, hook, number, seq, bytes) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![run, hook, number, seq, bytes])?;
+    Ok(true)
 }
 
-pub fn unread(conn: &Connection, run: RunKey, hook: HookNo) -> Result<Option<u64>, Failure> {
-    let mut query = conn.prepare_cached("SELECT unread FROM hooks WHERE run = ?1 AND hook = ?2")?;
-    Ok(query.query_row(params![run, hook], |row| row.get(0)).optional()?)
+/// What is unread, and how many bytes the next `count` of it have.
+pub fn unread(
+    conn: &Connection,
+    run: RunKey,
+    hook: HookNo,
+    count: u32,
+) -> Result<Option<(Unread, u64)>, Failure> {
+    let mut query = conn.prepare_cached(
+        "SELECT unread, unread_bytes,
+             (SELECT ifnull(sum(bytes), 0) FROM payloads p WHERE p.run = h.run AND p.hook = h.hook
+                  AND p.number >= h.received - h.unread AND p.number < h.received - h.unread + ?3)
+         FROM hooks h WHERE run = ?1 AND hook = ?2",
+    )?;
+    let found = query.query_row(params![run, hook, count], |row| {
+        let unread = Unread {
+            payloads: row.get(0)?,
+            bytes: row.get(1)?,
+        };
+        Ok((unread, row.get(2)?))
+    });
+    Ok(found.optional()?)
 }
 
-pub fn set_unread(conn: &Connection, run: RunKey, hook: HookNo, unread: u64) -> Result<(), Failure> {
-    conn.prepare_cached("UPDATE hooks SET unread = ?3 WHERE run = ?1 AND hook = ?2")?
-        .execute(params![run, hook, unread])?;
+pub fn set_unread(conn: &Connection, run: RunKey, hook: HookNo, unread: Unread) -> Result<(), Failure> {
+    conn.prepare_cached("UPDATE hooks SET unread = ?3, unread_bytes = ?4 WHERE run = ?1 AND hook = ?2")?
+        .execute(params![run, hook, unread.payloads, unread.bytes])?;
     Ok(())
+}
+
+/// The payloads of a hook from number `from` on.
+pub fn payloads(
+    conn: &Connection,
+    hook: &HookRef,
+    from: u64,
+    limit: usize,
+) -> Result<Vec<ReceivedPayload>, Failure> {
+    let mut query = conn.prepare_cached(
+        "SELECT p.number, p.seq, e.at, p.number < h.received - h.unread, e.body, e.body_len, e.body_sha256
+         FROM runs r
+         JOIN hooks h ON h.run = r.key
+         JOIN payloads p ON p.run = h.run AND p.hook = h.hook
+         JOIN entries e ON e.run = p.run AND e.seq = p.seq
+         WHERE r.id = ?1 AND h.hook = ?2 AND p.number >= ?3 ORDER BY p.number LIMIT ?4",
+    )?;
+    let (from, limit) = (column::time(from), column::limit(limit));
+    let rows = query.query_map(params![hook.run.as_str(), hook.hook, from, limit], |row| {
+        let text = row.get_ref(4)?.as_str_or_null()?;
+        Ok(ReceivedPayload {
+            number: row.get(0)?,
+            seq: row.get(1)?,
+            at: row.get(2)?,
+            read: row.get(3)?,
+            body: Body {
+                len: row.get(5)?,
+                digest: column::digest(row, 6)?,
+                text: text.map(Into::into),
+            },
+        })
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
 macro_rules! select {
     ($rest:literal) => {
         concat!(
             "SELECT h.hook, h.closed, h.disposed_at, h.retained_until, r.id, r.workflow, r.status,
-                 r.ended_at, h.token, h.metadata, h.payload, h.claimed_at, h.unread, r.component
+                 r.ended_at, h.token, h.metadata, h.payload, h.claimed_at, h.unread, r.component,
+                 h.unread_bytes
              FROM hooks h JOIN runs r ON r.key = h.run ",
             $rest
         )
@@ -105,6 +172,10 @@ fn claim_row(row: &Row<'_>) -> rusqlite::Result<Claim> {
         closed: row.get(1)?,
         disposed_at: row.get(2)?,
         retained_until: row.get(3)?,
+        unread: Unread {
+            payloads: row.get(12)?,
+            bytes: row.get(14)?,
+        },
     })
 }
 
@@ -118,7 +189,7 @@ fn info_row(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<(Claim, HookInfo)
         state: claim.state(now),
         owner: claim.owner.clone(),
         metadata: column::opt_json(row, 9)?,
-        unread: row.get(12)?,
+        unread: claim.unread.payloads,
         claimed_at: row.get(11)?,
         retained_until: claim.retained_until,
         payload: column::json(row, 10)?,

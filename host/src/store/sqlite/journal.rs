@@ -155,6 +155,14 @@ fn scan(
     Ok(())
 }
 
+/// The body of entry 0: what a run was started with.
+pub fn input(conn: &Connection, run: (RunKey, &RunId)) -> Result<Body, Failure> {
+    let started = read(conn, run, 0, 1)?.into_iter().next();
+    Ok(started
+        .and_then(|entry| entry.body)
+        .unwrap_or_else(|| Body::new("null")))
+}
+
 /// Entries from `from` on, as they are.
 pub fn read(
     conn: &Connection,

@@ -6,9 +6,10 @@ use rusqlite::{Connection, TransactionBehavior};
 /// "ONMK", as in `0001_init.sql`.
 pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
 
-const FILES: [&str; 2] = [
+const FILES: [&str; 3] = [
     include_str!("migrations/0001_init.sql"),
-    include_str!("migrations/0002_family.sql"),
+    include_str!("migrations/0002_start_policies.sql"),
+    include_str!("migrations/0003_family.sql"),
 ];
 
 /// The version that this build works with.
@@ -49,6 +50,45 @@ mod tests {
         apply(&mut conn).unwrap();
         let check = conn.pragma_query_value(None, "integrity_check", |row| row.get::<_, String>(0));
         assert_eq!(check.unwrap(), "ok");
+    }
+
+    #[test]
+    fn payloads_from_before_they_were_counted_are_found() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(FILES[0]).unwrap();
+        conn.execute_batch(
+            r#"
+            PRAGMA user_version = 1;
+            INSERT INTO runs VALUES
+                (1, 'r', 'w', x'00', x'00', '[]', 5, 'running', 'running', NULL, 5, NULL, NULL, 0, x'00');
+            INSERT INTO hooks (run, hook, token, payload, claimed_at, retained_until, unread)
+            VALUES (1, 0, 'a', '"any"', 5, 5, 1), (1, 1, 'b', '"any"', 5, 5, 0);
+            INSERT INTO entries VALUES
+                (1, 0, 5, '{"started":{}}', '{}', 2, x'00', x'00'),
+                (1, 1, 5, '{"payload_received":{"hook":0}}', '12', 2, x'00', x'00'),
+                (1, 2, 5, '{"payload_received":{"hook":1}}', '123', 3, x'00', x'00'),
+                (1, 3, 5, '{"payload_received":{"hook":0}}', '1234', 4, x'00', x'00'),
+                (1, 4, 5, '{"payloads_taken":{"hook":0,"count":1}}', NULL, NULL, NULL, x'00');
+            "#,
+        )
+        .unwrap();
+        apply(&mut conn).unwrap();
+        let numbers = |sql: &str| {
+            let mut query = conn.prepare(sql).unwrap();
+            let columns = query.column_count();
+            let rows = query.query_map([], |row| (0..columns).map(|i| row.get(i)).collect());
+            rows.unwrap()
+                .collect::<rusqlite::Result<Vec<Vec<u64>>>>()
+                .unwrap()
+        };
+        assert_eq!(
+            numbers("SELECT hook, number, seq, bytes FROM payloads"),
+            [[0, 0, 1, 2], [0, 1, 3, 4], [1, 0, 2, 3]]
+        );
+        assert_eq!(
+            numbers("SELECT hook, received, unread, unread_bytes FROM hooks"),
+            [[0, 2, 1, 4], [1, 1, 0, 0]]
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod column;
 mod components;
+mod duplicates;
 mod failure;
 mod hooks;
 mod host;
@@ -23,6 +24,7 @@ use std::path::Path;
 use async_trait::async_trait;
 
 use super::*;
+use duplicates::Duplicates;
 use failure::Failure;
 use readers::Readers;
 use thread::Writer;
@@ -54,6 +56,7 @@ pub struct SqliteStore {
     // lock falls.
     readers: Readers,
     writer: Writer,
+    duplicates: Duplicates,
     _lock: File,
 }
 
@@ -66,13 +69,16 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> std::result::Result<Self, OpenError> {
         let path = path.as_ref();
         let open::Opened { conn, lock } = open::open(path)?;
-        let writer = Writer::spawn(conn, options.after_commit).map_err(|error| OpenError::Unreadable {
+        let duplicates = Duplicates::default();
+        let writer = Writer::spawn(conn, duplicates.clone(), options.after_commit);
+        let writer = writer.map_err(|error| OpenError::Unreadable {
             path: path.into(),
             error,
         })?;
         Ok(Self {
             readers: Readers::new(path.into(), options.readers),
             writer,
+            duplicates,
             _lock: lock,
         })
     }
@@ -125,7 +131,11 @@ impl Store for SqliteStore {
 
     async fn load(&self, run: &RunId, from: Seq) -> Result<Option<Loaded>> {
         let run = run.clone();
-        self.readers.run(move |conn| load(conn, &run, from)).await
+        let mut loaded = self.readers.run(move |conn| load(conn, &run, from)).await?;
+        if let Some(loaded) = &mut loaded {
+            self.duplicates.update(&mut loaded.run);
+        }
+        Ok(loaded)
     }
 
     async fn journal(&self, run: &RunId, from: Seq, limit: usize) -> Result<Option<Vec<Entry>>> {
@@ -188,6 +198,23 @@ impl Store for SqliteStore {
         Ok(known.map(|(_, info)| info))
     }
 
+    async fn payloads(
+        &self,
+        token: &HookToken,
+        from: u64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Option<Vec<ReceivedPayload>>> {
+        let token = token.clone();
+        let read = move |conn: &_| {
+            let last = hooks::last_claim(conn, &token)?;
+            let known = last.filter(|claim| !claim.is_forgotten(now));
+            let read = known.map(|claim| hooks::payloads(conn, &claim.address, from, limit));
+            read.transpose()
+        };
+        self.readers.run(read).await
+    }
+
     async fn hooks_of(&self, run: &RunId, now: Timestamp) -> Result<Vec<HookInfo>> {
         let run = run.clone();
         self.readers.run(move |conn| hooks::of_run(conn, &run, now)).await
@@ -195,11 +222,17 @@ impl Store for SqliteStore {
 
     async fn run(&self, run: &RunId) -> Result<Option<RunInfo>> {
         let run = run.clone();
-        self.readers.run(move |conn| runs::get(conn, &run)).await
+        let mut run = self.readers.run(move |conn| runs::get(conn, &run)).await?;
+        if let Some(run) = &mut run {
+            self.duplicates.update(run);
+        }
+        Ok(run)
     }
 
     async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>> {
-        self.readers.run(move |conn| runs::list(conn, &filter)).await
+        let mut runs = self.readers.run(move |conn| runs::list(conn, &filter)).await?;
+        runs.iter_mut().for_each(|run| self.duplicates.update(run));
+        Ok(runs)
     }
 }
 

@@ -10,10 +10,10 @@ use super::thread::Writing;
 use super::{components, hooks, host, receipts};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{Body, Entry, Event, HookNo, NewEntry, ParentEnd, Seq, Timestamp};
-use crate::store::decide::{self, Cancellation, Opener, Opening, Recall, Receipt, Standing};
+use crate::store::decide::{self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
     Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed, Ending,
-    Fence, NewRun, Settled, Settlement, StoreError, StoredComponent, Upgraded,
+    Fence, HookRef, NewRun, Settled, Settlement, StoreError, StoredComponent, Upgraded,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -84,7 +84,7 @@ impl Head {
     fn push(&mut self, conn: &Connection, event: Event, body: Option<Body>, now: Timestamp) -> Result<Entry> {
         let at = decide::entry_time(self.at, now);
         self.standing = self.standing.after(&event, at)?;
-        self.apply_to_hooks(conn, &event, at)?;
+        self.apply_to_hooks(conn, &event, body.as_ref(), at)?;
         if let Event::Upgraded { component } = &event {
             self.component = *component;
         }
@@ -96,17 +96,29 @@ impl Head {
         Ok(entry)
     }
 
-    fn apply_to_hooks(&self, conn: &Connection, event: &Event, at: Timestamp) -> Result<()> {
+    fn apply_to_hooks(
+        &self,
+        conn: &Connection,
+        event: &Event,
+        body: Option<&Body>,
+        at: Timestamp,
+    ) -> Result<()> {
         let (hook, found) = match event {
             Event::HookClaimed { hook, spec, .. } => {
                 return hooks::claim(conn, self.key, *hook, spec, at);
             }
             Event::HookClosed { hook, .. } => (hook, hooks::close(conn, self.key, *hook)?),
             Event::HookDisposed { hook, .. } => (hook, hooks::dispose(conn, self.key, *hook, at)?),
-            Event::PayloadReceived { hook } => (hook, hooks::add_unread(conn, self.key, *hook)?),
+            Event::PayloadReceived { hook } => {
+                let bytes = body.map_or(0, |body| body.len);
+                (
+                    hook,
+                    hooks::add_payload(conn, self.key, *hook, self.seq + 1, bytes)?,
+                )
+            }
             Event::PayloadsTaken { hook, count } => {
-                let unread = hooks::unread(conn, self.key, *hook)?;
-                let left = unread.map(|unread| decide::unread_after_take(unread, *count));
+                let unread = hooks::unread(conn, self.key, *hook, *count)?;
+                let left = unread.map(|(unread, bytes)| decide::unread_after_take(unread, *count, bytes));
                 let left = left.transpose()?;
                 left.map(|left| hooks::set_unread(conn, self.key, *hook, left))
                     .transpose()?;
@@ -138,15 +150,32 @@ fn push_one(
     event: Event,
     body: Option<Body>,
     now: Timestamp,
-) -> Result<Entry> {
+) -> Result<(Entry, Standing)> {
     let before = writing.existing(run)?;
     let mut head = before.clone();
     let entry = head.push(&writing.conn, event, body, now)?;
     if (head.standing, head.component) != (before.standing, before.component) {
         head.update_row(&writing.conn)?;
     }
+    let standing = head.standing;
     writing.heads.insert(run.clone(), head);
-    Ok(entry)
+    Ok((entry, standing))
+}
+
+/// Adds a payload to a hook that takes it.
+fn receive(
+    writing: &mut Writing,
+    address: HookRef,
+    payload: Body,
+    now: Timestamp,
+) -> Result<(DeliveryReceipt, Option<Box<Entry>>)> {
+    let event = Event::PayloadReceived { hook: address.hook };
+    let (entry, standing) = push_one(writing, &address.run, event, Some(payload), now)?;
+    let receipt = DeliveryReceipt {
+        run_id: address.run,
+        seq: entry.seq,
+    };
+    Ok((receipt, decide::news(entry, standing, now)))
 }
 
 pub fn take_over(writing: &mut Writing) -> Result<Fence> {
@@ -164,6 +193,28 @@ pub fn deploy(writing: &mut Writing, name: &str, component: &StoredComponent, no
 }
 
 pub fn recall_start(
+    writing: &Writing,
+    id: Option<&RunId>,
+    key: Option<&IdempotencyKey>,
+    request: Digest,
+    now: Timestamp,
+) -> Result<Option<Admission>> {
+    let answer = recalled(writing, id, key, request, now)?;
+    if let Some(answer) = &answer {
+        count_duplicate(writing, answer)?;
+    }
+    Ok(answer)
+}
+
+/// A start met the run that it was answered with.
+fn count_duplicate(writing: &Writing, answer: &Admission) -> Result<()> {
+    match answer.run() {
+        Some(run) => writing.duplicates.count(&writing.conn, run),
+        None => Ok(()),
+    }
+}
+
+fn recalled(
     writing: &Writing,
     id: Option<&RunId>,
     key: Option<&IdempotencyKey>,
@@ -190,40 +241,50 @@ pub fn admit(writing: &mut Writing, new: NewRun) -> Result<Admission> {
     }
     let (request, at) = (new.request, new.now);
     let answer = admit_once(writing, new)?;
-    if let Some(key) = key {
-        let receipt = Receipt {
-            request,
-            answer: answer.clone(),
-            at,
-        };
+    if !matches!(answer, Admission::Started { .. }) {
+        count_duplicate(writing, &answer)?;
+    }
+    if let Some((key, answer)) = key.zip(answer.receipt()) {
+        let receipt = Receipt { request, answer, at };
         keep_receipt(writing, STARTS, &key, &receipt)?;
     }
     Ok(answer)
 }
 
 fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
-    if let Some(refused) = refusal(writing, &new)? {
-        return Ok(refused);
-    }
-    let run = new.id.clone();
+    let first = match meet(writing, &new)? {
+        Meeting::Free { first } => first,
+        Meeting::Deliver { hook, payload } => {
+            let (receipt, entry) = receive(writing, hook, payload, new.now)?;
+            return Ok(Admission::Delivered { receipt, entry });
+        }
+        Meeting::Attach(owner) => {
+            let conn = &writing.conn;
+            let key = runs::key(conn, &owner.run)?.ok_or_else(|| decide::no_run(&owner.run))?;
+            let started_with = journal::input(conn, (key, &owner.run))?;
+            return Ok(decide::attached(owner, &new.input, &started_with));
+        }
+        Meeting::Refuse(answer) => return Ok(answer),
+    };
+    let (run, now) = (new.id.clone(), new.now);
     insert_run(writing, new, None)?;
-    Ok(Admission::Started { run })
+    if let Some((hook, payload)) = first {
+        let event = Event::PayloadReceived { hook };
+        push_one(writing, &run, event, Some(payload), now)?;
+    }
+    Ok(Admission::Started { run, fresh: true })
 }
 
-/// Why a run is not admitted, by its id and its tokens.
-fn refusal(writing: &Writing, new: &NewRun) -> Result<Option<Admission>> {
+/// What a run meets that is to be admitted: by its id, then by its tokens.
+fn meet(writing: &Writing, new: &NewRun) -> Result<Meeting> {
     let conn = &writing.conn;
     if let Some(run) = runs::find(conn, &new.id)? {
-        return Ok(Some(decide::same_id(new.id.clone(), run.request, new.request)));
+        let answer = decide::same_id(new.id.clone(), run.request, new.request);
+        return Ok(Meeting::Refuse(answer));
     }
-    for spec in &new.started.hooks {
-        let last = hooks::last_claim(conn, &spec.token)?;
-        if let Some(held) = last.filter(|claim| claim.is_held(new.now)) {
-            let (token, owner) = (spec.token.clone(), held.owner);
-            return Ok(Some(Admission::HookConflict { token, owner }));
-        }
-    }
-    Ok(None)
+    let specs = new.started.hooks.iter();
+    let last = specs.map(|spec| hooks::last_claim(conn, &spec.token));
+    Ok(decide::meet(new, &last.collect::<Result<Vec<_>>>()?)?)
 }
 
 /// Run, entry 0, claims and wake.
@@ -233,6 +294,7 @@ fn insert_run(writing: &mut Writing, new: NewRun, parent: Option<(ParentLink, Pa
     let (component, workflow) = (new.started.component, new.started.workflow.clone());
     let specs = new.started.hooks.clone();
     let tokens: Vec<_> = specs.iter().map(|spec| spec.token.clone()).collect();
+    let tags = new.started.tags.clone();
     let event = Event::Started(Box::new(new.started));
     let standing = Standing::admitted(&event, at)?;
     let entry = Entry {
@@ -248,6 +310,7 @@ fn insert_run(writing: &mut Writing, new: NewRun, parent: Option<(ParentLink, Pa
         component,
         request: new.request,
         tokens: &tokens,
+        tags: &tags,
         created_at: at,
         standing,
         anchor: Anchor {
@@ -340,8 +403,8 @@ fn tell_family(writing: &mut Writing, ended: RunId, now: Timestamp, woken: &mut 
         for (child, on_parent_end) in runs::children(&writing.conn, head.key)? {
             let standing = writing.existing(&child)?.standing;
             if let Some((event, body)) = decide::after_parent(standing, on_parent_end) {
-                push_one(writing, &child, event, body, now)?;
-                if writing.existing(&child)?.standing.folded.is_terminal() {
+                let (_, standing) = push_one(writing, &child, event, body, now)?;
+                if standing.folded.is_terminal() {
                     ended.push(child.clone());
                 }
                 woken.push(child);
@@ -384,8 +447,8 @@ fn settle(
         NewEntry::StartChild(child) => {
             let admitted = match decide::child(run, &child, now)? {
                 Err(failure) => Err(failure),
-                Ok(new) => match refusal(writing, &new)? {
-                    Some(refused) => Err(decide::child_refusal(refused)),
+                Ok(new) => match decide::child_meets(meet(writing, &new)?) {
+                    Some(refused) => Err(refused),
                     None => {
                         let id = new.id.clone();
                         let link = ParentLink {
@@ -461,8 +524,8 @@ pub fn cancel(
     let answer = match decide::cancel(head.standing, ending) {
         Cancellation::Answer(answer) => answer,
         Cancellation::Write(event, body) => {
-            push_one(writing, run, event, body, now)?;
-            let answer = decide::cancelled(writing.existing(run)?.standing);
+            let (_, standing) = push_one(writing, run, event, body, now)?;
+            let answer = decide::cancelled(standing);
             if answer == Cancelled::Ended {
                 tell_family(writing, run.clone(), now, &mut woken)?;
             }
@@ -498,20 +561,12 @@ pub fn deliver(writing: &mut Writing, delivery: Delivery) -> Result<Delivered> {
         Ok(address) => address,
         Err(refused) => return Ok(refused),
     };
-    let event = Event::PayloadReceived { hook: address.hook };
-    let entry = push_one(writing, &address.run, event, Some(delivery.payload), at)?;
-    let receipt = DeliveryReceipt {
-        run_id: address.run,
-        seq: entry.seq,
-    };
+    let (receipt, entry) = receive(writing, address, delivery.payload, at)?;
     if let Some(key) = &delivery.key {
         let answer = receipt.clone();
         keep_receipt(writing, scope, key, &Receipt { request, answer, at })?;
     }
-    Ok(Delivered::Accepted {
-        receipt,
-        entry: Some(Box::new(entry)),
-    })
+    Ok(Delivered::Accepted { receipt, entry })
 }
 
 pub fn dispose(writing: &mut Writing, token: &HookToken, now: Timestamp) -> Result<Disposed> {

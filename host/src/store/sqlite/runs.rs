@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::column;
 use super::failure::Failure;
-use crate::ids::{Digest, HookToken, RunId};
+use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{CallNo, ParentEnd, RunStatus, Seq, Timestamp};
 use crate::store::decide::{self, Activity, Standing};
 use crate::store::{Blocked, RunFilter, RunInfo, StoreError};
@@ -44,6 +44,7 @@ pub struct NewRow<'a> {
     pub component: Digest,
     pub request: Digest,
     pub tokens: &'a [HookToken],
+    pub tags: &'a Tags,
     pub created_at: Timestamp,
     pub standing: Standing,
     pub anchor: Anchor,
@@ -53,8 +54,8 @@ pub struct NewRow<'a> {
 pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
     conn.prepare_cached(
         "INSERT INTO runs (id, workflow, component, request, tokens, created_at, folded, status,
-             ready_since, anchor_seq, anchor_chain, parent, parent_call, on_parent_end)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+             ready_since, wake_at, waits, anchor_seq, anchor_chain, parent, parent_call, on_parent_end)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
     )?
     .execute(params![
         run.id.as_str(),
@@ -66,6 +67,8 @@ pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
         run.standing.folded.as_str(),
         run.standing.status().as_str(),
         run.standing.ready_since(),
+        run.standing.wake_at(),
+        waits(run.standing)?,
         run.anchor.seq,
         run.anchor.chain.0,
         run.parent.map(|(link, _)| link.run),
@@ -74,7 +77,16 @@ pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
             .map(|(_, on_end)| column::to_json(&on_end))
             .transpose()?,
     ])?;
-    Ok(conn.last_insert_rowid())
+    let key = conn.last_insert_rowid();
+    for (name, value) in run.tags.iter() {
+        conn.prepare_cached("INSERT INTO tags (run, name, value, created_at) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![key, name, value, run.created_at])?;
+    }
+    Ok(key)
+}
+
+fn waits(standing: Standing) -> Result<Option<String>, StoreError> {
+    standing.waits().as_ref().map(column::to_json).transpose()
 }
 
 /// Writes what entries have changed.
@@ -87,7 +99,7 @@ pub fn update(
 ) -> Result<(), Failure> {
     conn.prepare_cached(
         "UPDATE runs SET folded = ?2, status = ?3, ended_at = ?4, ready_since = ?5, wake_at = ?6,
-             component = ?7, anchor_seq = ?8, anchor_chain = ?9, cancel_requested = ?10,
+             component = ?7, anchor_seq = ?8, anchor_chain = ?9, waits = ?10, cancel_requested = ?11,
              blocked = CASE WHEN ?3 = 'blocked' THEN blocked END
          WHERE key = ?1",
     )?
@@ -101,6 +113,7 @@ pub fn update(
         component.0,
         anchor.seq,
         anchor.chain.0,
+        waits(standing)?,
         standing
             .cancel_requested
             .map(|reason| column::to_json(&reason))
@@ -112,7 +125,8 @@ pub fn update(
 /// Marks as blocked; whatever is known of the journal stays.
 pub fn block(conn: &Connection, key: RunKey, standing: Standing, blocked: &Blocked) -> Result<(), Failure> {
     conn.prepare_cached(
-        "UPDATE runs SET status = ?2, ready_since = ?3, wake_at = ?4, blocked = ?5 WHERE key = ?1",
+        "UPDATE runs SET status = ?2, ready_since = ?3, wake_at = ?4, blocked = ?5, waits = ?6
+         WHERE key = ?1",
     )?
     .execute(params![
         key,
@@ -120,6 +134,7 @@ pub fn block(conn: &Connection, key: RunKey, standing: Standing, blocked: &Block
         standing.ready_since(),
         standing.wake_at(),
         column::to_json(blocked)?,
+        waits(standing)?,
     ])?;
     Ok(())
 }
@@ -127,7 +142,7 @@ pub fn block(conn: &Connection, key: RunKey, standing: Standing, blocked: &Block
 pub fn find(conn: &Connection, id: &RunId) -> Result<Option<RunRow>, Failure> {
     let mut query = conn.prepare_cached(
         "SELECT key, request, component, folded, status, ended_at, ready_since, wake_at, anchor_seq,
-             anchor_chain, cancel_requested, parent, parent_call
+             anchor_chain, waits, cancel_requested, parent, parent_call
          FROM runs WHERE id = ?1",
     )?;
     let row = query.query_row([id.as_str()], |row| {
@@ -140,7 +155,7 @@ pub fn find(conn: &Connection, id: &RunId) -> Result<Option<RunRow>, Failure> {
                 seq: row.get(8)?,
                 chain: column::digest(row, 9)?,
             },
-            parent: match (row.get(11)?, row.get(12)?) {
+            parent: match (row.get(12)?, row.get(13)?) {
                 (Some(run), Some(call)) => Some(ParentLink { run, call }),
                 _ => None,
             },
@@ -165,7 +180,10 @@ fn damaged(id: &RunId, error: rusqlite::Error) -> Failure {
 fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
     let status: RunStatus = column::parse(row, 4)?;
     let activity = match status {
-        RunStatus::Pending | RunStatus::Running => Activity::Ready { since: row.get(6)? },
+        RunStatus::Pending | RunStatus::Running => match column::opt_json(row, 10)? {
+            Some(waits) => Activity::Waiting(waits),
+            None => Activity::Ready { since: row.get(6)? },
+        },
         RunStatus::Suspended => Activity::Parked { wake_at: row.get(7)? },
         RunStatus::Blocked => Activity::Blocked,
         RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled | RunStatus::Continued => {
@@ -175,18 +193,19 @@ fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
     Ok(Standing {
         folded: column::parse(row, 3)?,
         activity,
-        cancel_requested: column::opt_json(row, 10)?,
+        cancel_requested: column::opt_json(row, 11)?,
     })
 }
 
 macro_rules! select_info {
-    ($rest:literal) => {
+    ($($rest:literal),+) => {
         concat!(
-            "SELECT key, id, workflow, component, status, created_at, ended_at, wake_at, blocked, tokens,
-                 (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key), cancel_requested,
-                 (SELECT p.id FROM runs p WHERE p.key = runs.parent)
+            "SELECT key, id, workflow, component, status, runs.created_at, ended_at, wake_at, blocked, tokens,
+                 (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key), waits, duplicates,
+                 (SELECT json_group_object(name, value) FROM tags own WHERE own.run = key),
+                 cancel_requested, (SELECT p.id FROM runs p WHERE p.key = runs.parent)
              FROM runs ",
-            $rest
+            $($rest),+
         )
     };
 }
@@ -200,11 +219,14 @@ fn info(row: &Row<'_>) -> rusqlite::Result<RunInfo> {
         created_at: row.get(5)?,
         ended_at: row.get(6)?,
         wake_at: row.get(7)?,
-        cancel_requested: column::opt_json(row, 11)?,
         blocked: column::opt_json(row, 8)?,
-        parent: column::opt_parse(row, 12)?,
         tokens: column::json(row, 9)?,
         entries: row.get(10)?,
+        waits: column::opt_json(row, 11)?,
+        duplicates: row.get(12)?,
+        tags: column::json(row, 13)?,
+        cancel_requested: column::opt_json(row, 14)?,
+        parent: column::opt_parse(row, 15)?,
     })
 }
 
@@ -214,20 +236,80 @@ pub fn get(conn: &Connection, id: &RunId) -> Result<Option<RunInfo>, Failure> {
     row.map_err(|error| damaged(id, error))
 }
 
-/// Newest first.
-pub fn list(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunInfo>, Failure> {
-    let before = match &filter.after {
-        None => RunKey::MAX,
-        Some(after) => key(conn, after)?.ok_or_else(|| decide::no_run(after))?,
+/// The runs of a list, each way by one index in the order of the list. `?8` holds the tags.
+macro_rules! select_list {
+    ($from:literal, $created_at:literal, $key:literal) => {
+        select_info!(
+            $from,
+            " WHERE (",
+            $created_at,
+            ", ",
+            $key,
+            ") < (?1, ?2) AND ",
+            $created_at,
+            " >= ?3
+                 AND (?4 IS NULL OR status = ?4) AND (?5 IS NULL OR workflow = ?5)
+                 AND NOT EXISTS (
+                     SELECT 1 FROM json_each(?6) wanted LEFT JOIN tags own
+                         ON own.run = runs.key AND own.name = wanted.key AND own.value = wanted.value
+                     WHERE own.run IS NULL)
+             ORDER BY ",
+            $created_at,
+            " DESC, ",
+            $key,
+            " DESC LIMIT ?7"
+        )
     };
-    let mut query = conn.prepare_cached(select_info!(
-        "WHERE key < ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR workflow = ?3)
-         ORDER BY key DESC LIMIT ?4"
-    ))?;
+}
+
+const LIST: &str = select_list!("", "runs.created_at", "runs.key");
+const LIST_TAGGED: &str = select_list!(
+    "JOIN tags found ON found.run = runs.key AND found.name = ?8 AND found.value = ?9",
+    "found.created_at",
+    "found.run"
+);
+
+/// The newest first.
+pub fn list(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunInfo>, Failure> {
+    let after = filter.after.as_ref();
+    let after = after.map(|id| place(conn, id)?.ok_or_else(|| Failure::from(decide::no_run(id))));
+    let until = filter.created_before.map(|at| (column::time(at), RunKey::MIN));
+    let end = [after.transpose()?, until].into_iter().flatten().min();
+    let (created_at, key) = end.unwrap_or((decide::LATEST, RunKey::MAX));
+    let since = column::time(filter.created_after.unwrap_or(0));
     let status = filter.status.map(RunStatus::as_str);
+    let tags = column::to_json(&filter.tags)?;
     let limit = column::limit(filter.limit);
-    let rows = query.query_map(params![before, status, filter.workflow, limit], info)?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    let common = params![created_at, key, since, status, filter.workflow, tags, limit];
+    let runs: rusqlite::Result<_> = match filter.tags.iter().next() {
+        None => conn.prepare_cached(LIST)?.query_map(common, info)?.collect(),
+        Some((name, value)) => {
+            let tagged: Vec<_> = [common, params![name, value]].concat();
+            conn.prepare_cached(LIST_TAGGED)?
+                .query_map(&tagged[..], info)?
+                .collect()
+        }
+    };
+    Ok(runs?)
+}
+
+/// Where a run stands in lists.
+fn place(conn: &Connection, id: &RunId) -> Result<Option<(Timestamp, RunKey)>, Failure> {
+    let mut query = conn.prepare_cached("SELECT created_at, key FROM runs WHERE id = ?1")?;
+    let found = query.query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)));
+    Ok(found.optional()?)
+}
+
+/// How often a run was started again, as last saved.
+pub fn duplicates(conn: &Connection, id: &RunId) -> Result<Option<u64>, Failure> {
+    let mut query = conn.prepare_cached("SELECT duplicates FROM runs WHERE id = ?1")?;
+    Ok(query.query_row([id.as_str()], |row| row.get(0)).optional()?)
+}
+
+pub fn set_duplicates(conn: &Connection, id: &RunId, duplicates: u64) -> Result<(), Failure> {
+    conn.prepare_cached("UPDATE runs SET duplicates = ?2 WHERE id = ?1")?
+        .execute(params![id.as_str(), duplicates])?;
+    Ok(())
 }
 
 pub fn key(conn: &Connection, id: &RunId) -> Result<Option<RunKey>, Failure> {
@@ -269,4 +351,34 @@ pub fn due(conn: &Connection, now: Timestamp, limit: usize) -> Result<Vec<RunId>
 pub fn next_wake(conn: &Connection, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
     let mut query = conn.prepare_cached("SELECT min(wake_at) FROM runs WHERE wake_at > ?1")?;
     Ok(query.query_row([column::time(now)], |row| row.get(0))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::migrations;
+
+    /// A page costs what it holds, however many runs there are: no list sorts, and each begins where its index says.
+    #[test]
+    fn e14_lists_go_along_an_index() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        migrations::apply(&mut conn).unwrap();
+        for (sql, index) in [
+            (
+                LIST,
+                "SEARCH runs USING INDEX runs_created (created_at>? AND created_at<?)",
+            ),
+            (
+                LIST_TAGGED,
+                "SEARCH found USING COVERING INDEX tags_found (name=? AND value=? AND created_at>? AND (created_at,run)<(?,?))",
+            ),
+        ] {
+            let mut query = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let nothing = rusqlite::params_from_iter(vec![rusqlite::types::Null; query.parameter_count()]);
+            let plan = query.query_map(nothing, |row| row.get::<_, String>(3)).unwrap();
+            let plan = plan.collect::<rusqlite::Result<Vec<_>>>().unwrap();
+            assert_eq!(plan[0], index, "{plan:?}");
+            assert!(!plan.iter().any(|step| step.contains("TEMP B-TREE")), "{plan:?}");
+        }
+    }
 }

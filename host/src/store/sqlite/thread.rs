@@ -18,6 +18,7 @@ use rusqlite::config::DbConfig;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
+use super::duplicates::Duplicates;
 use super::failure::{Failure, ends_batch};
 use super::host;
 use super::requests::Head;
@@ -41,6 +42,7 @@ pub struct Writing {
     pub conn: Connection,
     /// What is known of runs, in step with the transaction. Dropped whenever one is rolled back.
     pub heads: LruCache<RunId, Head>,
+    pub duplicates: Duplicates,
     pub epoch: Option<u64>,
     /// Set by a request that takes the database over; counts once it is committed.
     pub taking: Option<u64>,
@@ -95,13 +97,18 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn spawn(conn: Connection, after_commit: Option<AfterCommit>) -> std::io::Result<Self> {
+    pub fn spawn(
+        conn: Connection,
+        duplicates: Duplicates,
+        after_commit: Option<AfterCommit>,
+    ) -> std::io::Result<Self> {
         let (requests, queue) = mpsc::channel(QUEUE);
         let stopped = Arc::new(OnceLock::new());
         let thread = Thread {
             writing: Writing {
                 conn,
                 heads: LruCache::new(HEADS),
+                duplicates,
                 epoch: None,
                 taking: None,
             },
@@ -184,6 +191,11 @@ impl Thread {
                 return;
             }
         }
+        if self.writing.duplicates.is_any_unsaved()
+            && let Err(error) = self.transact(&mut [])
+        {
+            tracing::warn!(%error, "the last duplicates are not counted");
+        }
     }
 
     /// Takes everything that waits; false once nobody can send any more.
@@ -218,10 +230,18 @@ impl Thread {
             .and_then(|()| match self.writing.conn.is_autocommit() {
                 // The only request broke a rule.
                 true => Ok(()),
-                false => self.execute("COMMIT"),
+                false => {
+                    // Figures travel with what is written anyway, and by themselves when they are many or the last.
+                    let writes = self.writing.conn.total_changes() != before || batch.is_empty();
+                    if writes || self.writing.duplicates.are_many_unsaved() {
+                        self.writing.duplicates.save(&self.writing.conn)?;
+                    }
+                    self.execute("COMMIT")
+                }
             });
         if outcome.is_err() {
             self.forget();
+            self.writing.duplicates.forget_saved();
             // Some errors have rolled back already.
             if !self.writing.conn.is_autocommit() {
                 self.execute("ROLLBACK")
@@ -314,7 +334,7 @@ mod tests {
     async fn a_full_database_refuses_and_goes_on_when_there_is_room() {
         let mut conn = Connection::open_in_memory().unwrap();
         migrations::apply(&mut conn).unwrap();
-        let writer = Writer::spawn(conn, None).unwrap();
+        let writer = Writer::spawn(conn, Duplicates::default(), None).unwrap();
         let limit =
             |pages: u32| writer.run(move |w| Ok(w.conn.pragma_update(None, "max_page_count", pages)?));
         let deploy = |bytes: usize| {
@@ -340,7 +360,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_writer_that_panicked_says_so() {
-        let writer = Writer::spawn(Connection::open_in_memory().unwrap(), None).unwrap();
+        let writer =
+            Writer::spawn(Connection::open_in_memory().unwrap(), Duplicates::default(), None).unwrap();
         for _ in 0..2 {
             let error = writer.run(|_| -> std::result::Result<(), Failure> { panic!("a bug") });
             assert!(matches!(error.await, Err(StoreError::Fatal(_))));
