@@ -911,7 +911,7 @@ async fn refuses_bad_starts() {
             "too_large",
             "the body",
         ),
-        (deep, 422, "invalid_input", "recursion limit"),
+        (deep, 422, "invalid_input", "nested more than 127 deep"),
         (
             r#"{"workflow":"sequence","input":{"n":1.0}}"#.into(),
             422,
@@ -1093,9 +1093,9 @@ async fn refuses_bad_deliveries() {
     }
     let deep = "[".repeat(200) + &"]".repeat(200);
     server
-        .refused_post(hook, deep, 422, "invalid_payload")
+        .refused_post(hook, deep, 400, "invalid_request")
         .await
-        .says("recursion limit");
+        .says("nested more than 127 deep");
     for (body, words) in [
         (r#"{"n":1,"n":1,"last":true}"#, "`n` is there twice"),
         (r#"{"n":1e400,"last":true}"#, "out of range"),

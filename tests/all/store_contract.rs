@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 
 use onemark::ids::{Digest, Tags};
-use onemark::journal::{Body, Event, HookSpec, NewEntry, RunStatus, Timestamp};
+use onemark::journal::{
+    Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, Event, Failure, FailureKind, HookSpec,
+    Lineage, NewEntry, ParentEnd, RunStatus, Started, Timestamp,
+};
 use onemark::store::{
-    Append, BlockReason, Blocked, Cap, Decision, Fence, HeldStep, HookRef, HookState, MemoryStore,
+    Append, BlockReason, Blocked, Cap, Decision, Ending, Fence, HeldStep, HookRef, HookState, MemoryStore,
     OnConflict, Park, RunFilter, Settled, Settlement, SqliteStore, StartDelivery, Store, TOMBSTONE_MS,
 };
 use proptest::prelude::*;
@@ -79,6 +82,10 @@ enum Op {
         call: Option<u32>,
         decision: u8,
     },
+    Cancel {
+        id: usize,
+        how: u8,
+    },
     Upgrade {
         id: usize,
         stored: bool,
@@ -135,6 +142,12 @@ enum Want {
         hook: u32,
         count: u32,
     },
+    Child {
+        id: usize,
+        token: Option<usize>,
+        leave: bool,
+        refused: bool,
+    },
     End,
     Illegal,
 }
@@ -150,6 +163,8 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
         5 => (0..2u32).prop_map(|hook| Want::Close { hook }),
         2 => (0..3u32).prop_map(|hook| Want::Dispose { hook }),
         2 => (0..2u32, 1..3u32).prop_map(|(hook, count)| Want::Take { hook, count }),
+        3 => (0..IDS.len(), prop::option::of(0..TOKENS.len()), any::<bool>(), prop::bool::weighted(0.1))
+            .prop_map(|(id, token, leave, refused)| Want::Child { id, token, leave, refused }),
         6 => Just(Want::End),
         1 => Just(Want::Illegal),
     ];
@@ -209,10 +224,11 @@ fn op() -> impl Strategy<Value = Op> {
         7 => (token.clone(), maybe_key, 0..12u8, checked)
             .prop_map(|(token, key, payload, checked)| Op::Deliver { token, key, payload, checked }),
         2 => token.prop_map(|token| Op::Dispose { token }),
-        1 => (id.clone(), prop::option::weighted(0.7, (0..2u32, 0..HELD.len())))
+        3 => (id.clone(), prop::option::weighted(0.7, (0..2u32, 0..HELD.len())))
             .prop_map(|(id, at)| Op::Block { id, at }),
-        3 => (id.clone(), prop::option::of(0..2u32), 0..3u8)
+        6 => (id.clone(), prop::option::of(0..2u32), 0..3u8)
             .prop_map(|(id, call, decision)| Op::Settle { id, call, decision }),
+        4 => (id.clone(), 0..4u8).prop_map(|(id, how)| Op::Cancel { id, how }),
         2 => (id, any::<bool>()).prop_map(|(id, stored)| Op::Upgrade { id, stored }),
         1 => (0..2u8, 0..2u8).prop_map(|(name, code)| Op::Deploy { name, code }),
         1 => Just(Op::TakeOver),
@@ -397,6 +413,22 @@ impl Pair {
                 }
                 self.meet(&answer);
             }
+            Op::Cancel { id, how } => {
+                let ending = match how {
+                    0 => Ending::Terminate,
+                    1 => Ending::Ask {
+                        reason: CancelReason::Timeout,
+                        executing: false,
+                    },
+                    how => Ending::Ask {
+                        reason: CancelReason::Requested,
+                        executing: how == 2,
+                    },
+                };
+                let run = run_id(IDS[id]);
+                let answer = both!(self, store => store.cancel(&run, ending, now));
+                self.meet(&answer.map(|(cancelled, _)| cancelled));
+            }
             Op::Upgrade { id, stored } => {
                 let code = Digest::of(if stored { "c" } else { "missing" });
                 let run = run_id(IDS[id]);
@@ -512,6 +544,46 @@ impl Pair {
                     NewEntry::event(Event::HookDisposed { call, hook })
                 }
                 Want::Take { hook, count } => NewEntry::event(Event::PayloadsTaken { hook, count }),
+                Want::Child {
+                    id,
+                    token,
+                    leave,
+                    refused,
+                } => {
+                    let call = number();
+                    let hooks = token.map(|token| spec(TOKENS[token], 0));
+                    let child = new_run(IDS[id], hooks.into_iter().collect(), self.now);
+                    let lineage = Lineage::Child {
+                        parent: run.clone(),
+                        call,
+                    };
+                    let started = Started {
+                        lineage: Some(lineage),
+                        ..child.started
+                    };
+                    let admission = ChildAdmission {
+                        run: child.id,
+                        started,
+                    };
+                    let admission = match refused {
+                        true => Err(Failure::new(FailureKind::UnknownWorkflow, "no such workflow")),
+                        false => Ok(Box::new(admission)),
+                    };
+                    NewEntry::StartChild(Box::new(ChildStart {
+                        call,
+                        workflow: "w".into(),
+                        input: child.input,
+                        input_digest: Digest::of("w"),
+                        options: ChildOptions {
+                            on_parent_end: match leave {
+                                true => ParentEnd::Leave,
+                                false => ParentEnd::Cancel,
+                            },
+                            ..ChildOptions::default()
+                        },
+                        admission: Some(admission),
+                    }))
+                }
                 Want::End => NewEntry::with_body(Event::Completed, Body::new("1")),
                 Want::Illegal => NewEntry::event(Event::PayloadReceived { hook: 0 }),
             });
@@ -536,6 +608,9 @@ impl Pair {
             let run = both!(self, store => store.run(&id)).unwrap();
             if let Some(run) = run {
                 self.meet(&run.status);
+                if run.parent.is_some() {
+                    *self.met.entry("Child".into()).or_default() += 1;
+                }
                 if let Some(waits) = run.waits {
                     self.meet(&waits);
                 }
@@ -663,7 +738,7 @@ fn random_operations_reach_every_state() {
     let mut runner = TestRunner::deterministic();
     let ops = prop::collection::vec(op(), 100);
     let mut met = HashMap::new();
-    for _ in 0..20 {
+    for _ in 0..60 {
         for (what, count) in agree(ops.new_tree(&mut runner).unwrap().current()) {
             *met.entry(what).or_insert(0) += count;
         }
@@ -672,6 +747,8 @@ fn random_operations_reach_every_state() {
     for state in ["Pending", "Running", "Suspended", "Blocked", "Completed"] {
         assert!(met.contains_key(state), "no run was {state}: {met:?}");
     }
+    assert!(met.contains_key("Child"), "no child was started: {met:?}");
+    assert!(met.contains_key("Cancelled"), "no run was cancelled: {met:?}");
     assert!(met.contains_key("StartAt"), "no run waited to begin: {met:?}");
     for state in ["Open", "Closed", "Retained", "Freed"] {
         assert!(met.contains_key(state), "no hook was {state}: {met:?}");
@@ -694,6 +771,8 @@ fn random_operations_reach_every_state() {
         "Delivered",
         "HookEnded",
         "HookFull",
+        "Requested",
+        "Over",
     ] {
         assert!(
             met.contains_key(&format!("Ok({outcome}")),

@@ -408,9 +408,18 @@ async fn a_busy_database_refuses_and_recovers_by_itself() {
 async fn a_damaged_database_stops_the_writer_for_good() {
     let file = File::new();
     drop(file.open());
-    // All pages but the first, which says what the file is.
+    // The page that every writer reads first. Those that say what is in the file are whole.
+    let conn = Connection::open(file.path()).unwrap();
+    let page: usize = conn
+        .query_row(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'host'",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    drop(conn);
     let mut bytes = std::fs::read(file.path()).unwrap();
-    bytes[4096..].fill(0xAB);
+    bytes[4096 * (page - 1)..4096 * page].fill(0xAB);
     std::fs::write(file.path(), &bytes).unwrap();
     let store = file.open();
     for _ in 0..2 {

@@ -87,7 +87,7 @@ impl Engine {
                 token: token.clone(),
                 what: error.to_string(),
             },
-            (error, _) => Error::InvalidRequest(format!("the payload is no JSON: {error}")),
+            (error, _) => Error::InvalidRequest(format!("the payload cannot be read: {error}")),
         })
     }
 

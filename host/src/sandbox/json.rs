@@ -7,13 +7,18 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::journal::checked_json;
+
 /// Why a text was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
     #[error("it is no JSON: {0}")]
     Malformed(serde_json::Error),
+    /// More levels than readers of JSON bear.
+    #[error("{0}")]
+    TooDeep(String),
     /// JSON that readers understand differently or give up on: a key that is there twice, a number beyond all
-    /// floats, half a surrogate pair, 128 levels or more.
+    /// floats, half a surrogate pair.
     #[error("{0}")]
     Unreadable(serde_json::Error),
 }
@@ -26,7 +31,10 @@ pub fn read_json(text: &str) -> Result<Value, JsonError> {
     match serde_json::from_str(text) {
         Ok(Strict(value)) => Ok(value),
         Err(error) => Err(match serde_json::from_str::<&RawValue>(text) {
-            Ok(_) => JsonError::Unreadable(error),
+            Ok(_) => match checked_json(text) {
+                Ok(()) => JsonError::Unreadable(error),
+                Err(deep) => JsonError::TooDeep(deep),
+            },
             Err(_) => JsonError::Malformed(error),
         }),
     }

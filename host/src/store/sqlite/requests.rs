@@ -445,6 +445,8 @@ fn settle(
             Ok((event, body))
         }
         NewEntry::StartChild(child) => {
+            // What it meets may be the run itself, as the entries before this one left it.
+            head.update_row(&writing.conn)?;
             let admitted = match decide::child(run, &child, now)? {
                 Err(failure) => Err(failure),
                 Ok(new) => match decide::child_meets(meet(writing, &new)?) {
