@@ -220,6 +220,33 @@ async fn e05_a_run_that_never_executed_ends_at_once() {
     assert_eq!(host.events(&run).await, ["started", "cancelled"]);
 }
 
+/// What waited for room when it ended was known to be pending; that is no reason to run any of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_ended_while_it_waited_for_room_does_nothing() {
+    for terminate in [false, true] {
+        let marks = Marks::start().await;
+        let config = EngineConfig {
+            max_resident: 1,
+            ..EngineConfig::default()
+        };
+        let host = TestHost::with(StoreKind::Sqlite, config, None, &[marks.authority()]).await;
+        marks.hold("held");
+        let first = waiting(&host, &marks, "held").await;
+        let input = json!({ "marks": marks.url(), "last": "fails" });
+        let run = host.start("trip", input).await;
+        let ended = match terminate {
+            true => host.engine.terminate(&run).await,
+            false => host.engine.cancel(&run).await,
+        };
+        assert_eq!(ended.unwrap().status, RunStatus::Cancelled);
+        marks.let_go();
+        host.ended(&first).await;
+        host.engine.idle().await;
+        let left: Vec<_> = marks.all().into_iter().map(|mark| mark.name).collect();
+        assert_eq!(left, ["held", "tidy"]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn e05_a_blocked_run_ends_at_once() {
     let host = TestHost::new().await;
