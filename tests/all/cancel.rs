@@ -199,6 +199,33 @@ async fn e05_a_step_called_before_the_request_is_observed_is_not_begun() {
     }
 }
 
+/// The request came after the guest made the call, and before the journal held it.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_an_attempt_that_was_not_yet_in_the_journal_is_not_repeated_over_a_restart() {
+    loop {
+        let (host, marks) = host(StoreKind::Sqlite).await;
+        marks.hold("held");
+        let run = host
+            .start(
+                "waits_then_tidies",
+                json!({ "marks": marks.url(), "how": "held" }),
+            )
+            .await;
+        host.engine.cancel(&run).await.unwrap();
+        host.until(&run, |info| info.entries == 4).await;
+        if host.events(&run).await[1] != "cancel_requested" {
+            // The request took longer than an attempt stays out of the journal.
+            continue;
+        }
+        marks.reached("held", 1).await;
+        marks.release();
+        let host = host.restart().await;
+        let (status, _) = tidied(&host, &marks, &run).await;
+        assert_eq!((status, marks.count("held")), (RunStatus::Cancelled, 1));
+        return;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn e05_a_run_that_never_executed_ends_at_once() {
     let marks = Marks::start().await;

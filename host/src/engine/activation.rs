@@ -276,9 +276,9 @@ impl Activation {
                 options: open.options.clone(),
                 input: Body::shared_text(scheduled.body.as_ref()),
                 attempts: open.attempts,
-                cancelled: open.cancelled,
+                cancelled: open.cancelled || replay.is_cancelled(*call).is_some(),
             };
-            if open.cancelled {
+            if step.cancelled {
                 // Where no retry is due an attempt may have begun, also one that the journal does not know.
                 self.unsaved.push(cancelled(&step, open.retry_at.is_none()));
                 self.news = true;

@@ -99,8 +99,8 @@ pub struct Replay {
     unreported: usize,
     /// Index of the observed entry that asks the run to cancel.
     cancelled_by: Option<usize>,
-    /// Steps that were called before the guest observed that, and are not committed.
-    cancelled_calls: BTreeSet<CallNo>,
+    /// Calls that the guest had made when it observed that.
+    calls_before_cancel: CallNo,
     /// Completed up to the horizon, not yet reported.
     due: VecDeque<PromiseId>,
     hooks: Vec<Hook>,
@@ -172,7 +172,7 @@ impl Replay {
             promise_of_call: Vec::new(),
             unreported: 0,
             cancelled_by: None,
-            cancelled_calls: BTreeSet::new(),
+            calls_before_cancel: 0,
             due: VecDeque::new(),
             new: Vec::new(),
         };
@@ -263,11 +263,11 @@ impl Replay {
         self.promise(call).is_some_and(|promise| promise.abandoned)
     }
 
-    /// Whether the guest called this step before it knew that its run is to end, so that no attempt need begin; and
-    /// then, whether an earlier activation may have begun one without a trace.
+    /// Whether the guest called this step before it knew that its run is to end, so that no further attempt need
+    /// begin; and then, whether an earlier activation may have begun one without a trace.
     pub fn is_cancelled(&self, call: CallNo) -> Option<bool> {
         let traceless = self.cancelled_by.is_some_and(|index| index < self.resumed);
-        self.cancelled_calls.contains(&call).then_some(traceless)
+        (call < self.calls_before_cancel).then_some(traceless)
     }
 
     /// Whether a new entry changes something outside this run, so that it must be committed before anything
