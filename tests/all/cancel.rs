@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onemark::engine::{EngineConfig, Error};
+use onemark::engine::{EngineConfig, Error, Verdict};
 use onemark::ids::RunId;
 use onemark::journal::{CancelReason, Event, RunStatus};
 use onemark_tests::{Marks, StoreKind, TestHost, json_of};
@@ -239,12 +239,13 @@ async fn e05_a_run_that_never_executed_ends_at_once() {
     let run = host.start_with("sequence", json!({ "n": 1 }), &["token"]).await;
     let ended = host.engine.cancel(&run).await.unwrap();
     assert_eq!(ended.status, RunStatus::Cancelled);
-    assert_eq!(host.events(&run).await, ["started", "cancelled"]);
+    assert_eq!(host.events(&run).await, ["started", "terminated"]);
     // Its token is as free as at any end.
     let next = host.start_with("sequence", json!({ "n": 1 }), &["token"]).await;
     marks.let_go();
     host.output(&next).await;
-    assert_eq!(host.events(&run).await, ["started", "cancelled"]);
+    assert_eq!(host.events(&run).await, ["started", "terminated"]);
+    host.agrees(&run).await;
 }
 
 /// What waited for room when it ended was known to be pending; that is no reason to run any of it.
@@ -274,6 +275,20 @@ async fn a_run_that_ended_while_it_waited_for_room_does_nothing() {
     }
 }
 
+/// It has left no entry, and no instance of it is left, but its guest waits to be told.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_run_that_only_waits_is_told_also_when_its_instance_is_gone() {
+    for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+        let host = TestHost::with_clock(kind).await;
+        let run = host.start("hears", json!({ "then": "ends" })).await;
+        host.reached(&run, RunStatus::Suspended).await;
+        let host = host.restart().await;
+        host.engine.cancel(&run).await.unwrap();
+        assert_eq!(host.output(&run).await, json!("requested"));
+        host.agrees(&run).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn e05_a_blocked_run_ends_at_once() {
     let host = TestHost::new().await;
@@ -281,6 +296,8 @@ async fn e05_a_blocked_run_ends_at_once() {
     host.reached(&run, RunStatus::Blocked).await;
     let ended = host.engine.cancel(&run).await.unwrap();
     assert_eq!((ended.status, ended.blocked), (RunStatus::Cancelled, None));
+    let report = host.engine.replay(&run, None).await.unwrap();
+    assert!(matches!(report.verdict, Verdict::Trapped(_)), "{report:?}");
     let error = json_of(host.ended(&run).await.error.as_deref());
     assert_eq!(error["message"], "the run was asked to cancel");
 }
@@ -317,8 +334,9 @@ async fn e17_terminate_ends_without_guest_code() {
             let error = json_of(host.ended(&run).await.error.as_deref());
             assert_eq!(error["message"], "the run was terminated");
             host.engine.idle().await;
-            assert_eq!(host.events(&run).await.last(), Some(&"cancelled"));
+            assert_eq!(host.events(&run).await.last(), Some(&"terminated"));
             assert_eq!(marks.count("tidy"), 0);
+            host.agrees(&run).await;
         }
     }
 }
@@ -390,6 +408,7 @@ async fn e07_at_the_second_deadline_it_ends_without_guest_code() {
         }
         let result = host.ended(&run).await;
         assert_eq!(result.status, RunStatus::Cancelled);
+        host.agrees(&run).await;
         let error = json_of(result.error.as_deref());
         assert!(
             error["message"]

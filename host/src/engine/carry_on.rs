@@ -233,7 +233,7 @@ async fn settle(
                 let failure = Failure::new(FailureKind::Cancelled, text);
                 let mut entries = leftover;
                 let body = Body::new(failure.to_json());
-                entries.push(NewEntry::with_body(Event::Cancelled, body));
+                entries.push(NewEntry::with_body(Event::Terminated, body));
                 save(engine, run, replay.seen(), entries, None).await?;
                 engine.0.registry.changed(run);
                 rest

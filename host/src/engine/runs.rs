@@ -96,7 +96,7 @@ impl Engine {
             let value = body.and_then(|text| RawValue::from_string(text.to_owned()).ok());
             match entry.event {
                 Event::Completed => Some((value, None)),
-                Event::Failed | Event::Cancelled => Some((None, value)),
+                Event::Failed | Event::Cancelled | Event::Terminated => Some((None, value)),
                 _ => None,
             }
         });

@@ -311,7 +311,7 @@ fn identity(event: &Event) -> Option<Identity> {
         | Event::HookDisposed { call: Some(call), .. } => Identity::Call(event.name(), *call, 0),
         Event::PayloadsTaken { hook, count } => Identity::Taken(*hook, *count),
         Event::CancelRequested { reason } => Identity::Cancel(*reason),
-        Event::Completed | Event::Failed | Event::Cancelled => Identity::End,
+        Event::Completed | Event::Failed | Event::Cancelled | Event::Terminated => Identity::End,
     })
 }
 
@@ -410,14 +410,16 @@ pub fn cancel(standing: Standing, ending: Ending) -> Cancellation {
     let (reason, at_once) = match ending {
         Ending::Terminate => ("the run was terminated", true),
         Ending::Ask { reason, executing } => {
-            let never_ran = standing.folded == RunStatus::Pending && !executing;
+            // One that rests has run, though its guest has left no entry.
+            let rests = matches!(standing.activity, Activity::Parked { .. });
+            let never_ran = standing.folded == RunStatus::Pending && !rests && !executing;
             (reason.text(), never_ran || standing.activity == Activity::Blocked)
         }
     };
     match ending {
         _ if at_once => {
             let failure = Failure::new(FailureKind::Cancelled, reason);
-            Cancellation::Write(Event::Cancelled, Some(Body::new(failure.to_json())))
+            Cancellation::Write(Event::Terminated, Some(Body::new(failure.to_json())))
         }
         Ending::Ask { reason, .. } if standing.cancel_requested.is_none() => {
             Cancellation::Write(Event::CancelRequested { reason }, None)

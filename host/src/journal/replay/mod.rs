@@ -41,7 +41,8 @@ pub enum GuestError {
     /// The journal contradicts itself.
     #[error("journal entry {seq}: {what}")]
     Corrupt { seq: Seq, what: &'static str },
-    /// Only when verifying: every recorded call matched, and the guest goes on where the journal ends.
+    /// Only when verifying: every recorded call matched, and the guest goes on where the journal ends, or where its
+    /// run was terminated.
     #[error("the journal ends here")]
     EndOfJournal,
 }
@@ -332,6 +333,9 @@ impl Replay {
                 }
             }
             if self.horizon + 1 == self.entries.len() {
+                if self.was_terminated() {
+                    return Err(GuestError::EndOfJournal);
+                }
                 if self.status.is_terminal() || self.replica.is_some() {
                     return Err(self.diverged(self.next_call, Some(Call::Wait)));
                 }
@@ -412,6 +416,16 @@ impl Replay {
         Ok(())
     }
 
+    /// Whether the run was ended without its guest, so that nothing is known of what that would have done next.
+    fn was_terminated(&self) -> bool {
+        self.status == RunStatus::Cancelled
+            && self
+                .entries
+                .iter()
+                .rev()
+                .any(|entry| entry.event == Event::Terminated)
+    }
+
     /// The guest returned.
     ///
     /// # Errors
@@ -430,6 +444,7 @@ impl Replay {
             .iter()
             .rev()
             .find(|entry| matches!(entry.event, Event::Completed | Event::Failed | Event::Cancelled));
+        // Of a run that was terminated no outcome is known.
         let same = match (end.map(|entry| (&entry.event, &entry.body)), outcome) {
             (None, _) => true,
             (Some((Event::Completed, body)), Ok(value)) => same_json(body, value),
