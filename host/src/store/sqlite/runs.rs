@@ -202,12 +202,24 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunInfo>, Failu
     };
     let mut query = conn.prepare_cached(select_info!(
         "WHERE key < ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR workflow = ?3)
-         ORDER BY key DESC LIMIT ?4"
+         ORDER BY key DESC"
     ))?;
     let status = filter.status.map(RunStatus::as_str);
-    let limit = column::limit(filter.limit);
-    let rows = query.query_map(params![before, status, filter.workflow, limit], info)?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    let rows = query.query_map(params![before, status, filter.workflow], info)?;
+    Ok(readable(rows)
+        .take(filter.limit)
+        .collect::<rusqlite::Result<_>>()?)
+}
+
+/// Leaves out rows that do not make sense: they concern their own runs only.
+fn readable<T>(rows: impl Iterator<Item = rusqlite::Result<T>>) -> impl Iterator<Item = rusqlite::Result<T>> {
+    rows.filter(|row| match row {
+        Err(error) if error.sqlite_error_code().is_none() => {
+            tracing::error!(%error, "the row of a run cannot be read and is left out");
+            false
+        }
+        _ => true,
+    })
 }
 
 pub fn key(conn: &Connection, id: &RunId) -> Result<Option<RunKey>, Failure> {
@@ -221,12 +233,10 @@ pub fn due(conn: &Connection, now: Timestamp, limit: usize) -> Result<Vec<RunId>
         "SELECT id, ready_since AS since, key FROM runs WHERE ready_since IS NOT NULL
          UNION ALL
          SELECT id, wake_at, key FROM runs WHERE wake_at <= ?1
-         ORDER BY since, key LIMIT ?2",
+         ORDER BY since, key",
     )?;
-    let rows = query.query_map(params![column::time(now), column::limit(limit)], |row| {
-        column::parse(row, 0)
-    })?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    let rows = query.query_map([column::time(now)], |row| column::parse(row, 0))?;
+    Ok(readable(rows).take(limit).collect::<rusqlite::Result<_>>()?)
 }
 
 pub fn next_wake(conn: &Connection, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
