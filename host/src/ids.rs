@@ -20,6 +20,8 @@ pub enum NameError {
     TooLong { what: &'static str, bytes: usize },
     #[error("{what} holds a control character; use printable text")]
     Control { what: &'static str },
+    #[error("{what} is `{text}`, which cannot stand in a URL")]
+    Dots { what: &'static str, text: String },
 }
 
 fn check(what: &'static str, text: &str) -> Result<(), NameError> {
@@ -34,6 +36,10 @@ fn check(what: &'static str, text: &str) -> Result<(), NameError> {
     }
     if text.chars().any(char::is_control) {
         return Err(NameError::Control { what });
+    }
+    if matches!(text, "." | "..") {
+        let text = text.to_owned();
+        return Err(NameError::Dots { what, text });
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onemark::engine::{EngineConfig, Error};
+use onemark::engine::{EngineConfig, Error, Verdict};
 use onemark::ids::RunId;
 use onemark::journal::{CancelReason, Event, RunStatus};
 use onemark_tests::{Marks, StoreKind, TestHost, json_of};
@@ -199,6 +199,33 @@ async fn e05_a_step_called_before_the_request_is_observed_is_not_begun() {
     }
 }
 
+/// The request came after the guest made the call, and before the journal held it.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_an_attempt_that_was_not_yet_in_the_journal_is_not_repeated_over_a_restart() {
+    loop {
+        let (host, marks) = host(StoreKind::Sqlite).await;
+        marks.hold("held");
+        let run = host
+            .start(
+                "waits_then_tidies",
+                json!({ "marks": marks.url(), "how": "held" }),
+            )
+            .await;
+        host.engine.cancel(&run).await.unwrap();
+        host.until(&run, |info| info.entries == 4).await;
+        if host.events(&run).await[1] != "cancel_requested" {
+            // The request took longer than an attempt stays out of the journal.
+            continue;
+        }
+        marks.reached("held", 1).await;
+        marks.release();
+        let host = host.restart().await;
+        let (status, _) = tidied(&host, &marks, &run).await;
+        assert_eq!((status, marks.count("held")), (RunStatus::Cancelled, 1));
+        return;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn e05_a_run_that_never_executed_ends_at_once() {
     let marks = Marks::start().await;
@@ -212,12 +239,54 @@ async fn e05_a_run_that_never_executed_ends_at_once() {
     let run = host.start_with("sequence", json!({ "n": 1 }), &["token"]).await;
     let ended = host.engine.cancel(&run).await.unwrap();
     assert_eq!(ended.status, RunStatus::Cancelled);
-    assert_eq!(host.events(&run).await, ["started", "cancelled"]);
+    assert_eq!(host.events(&run).await, ["started", "terminated"]);
     // Its token is as free as at any end.
     let next = host.start_with("sequence", json!({ "n": 1 }), &["token"]).await;
     marks.let_go();
     host.output(&next).await;
-    assert_eq!(host.events(&run).await, ["started", "cancelled"]);
+    assert_eq!(host.events(&run).await, ["started", "terminated"]);
+    host.agrees(&run).await;
+}
+
+/// What waited for room when it ended was known to be pending; that is no reason to run any of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_ended_while_it_waited_for_room_does_nothing() {
+    for terminate in [false, true] {
+        let marks = Marks::start().await;
+        let config = EngineConfig {
+            max_resident: 1,
+            ..EngineConfig::default()
+        };
+        let host = TestHost::with(StoreKind::Sqlite, config, None, &[marks.authority()]).await;
+        marks.hold("held");
+        let first = waiting(&host, &marks, "held").await;
+        let input = json!({ "marks": marks.url(), "last": "fails" });
+        let run = host.start("trip", input).await;
+        let ended = match terminate {
+            true => host.engine.terminate(&run).await,
+            false => host.engine.cancel(&run).await,
+        };
+        assert_eq!(ended.unwrap().status, RunStatus::Cancelled);
+        marks.let_go();
+        host.ended(&first).await;
+        host.engine.idle().await;
+        let left: Vec<_> = marks.all().into_iter().map(|mark| mark.name).collect();
+        assert_eq!(left, ["held", "tidy"]);
+    }
+}
+
+/// It has left no entry, and no instance of it is left, but its guest waits to be told.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_run_that_only_waits_is_told_also_when_its_instance_is_gone() {
+    for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+        let host = TestHost::with_clock(kind).await;
+        let run = host.start("hears", json!({ "then": "ends" })).await;
+        host.reached(&run, RunStatus::Suspended).await;
+        let host = host.restart().await;
+        host.engine.cancel(&run).await.unwrap();
+        assert_eq!(host.output(&run).await, json!("requested"));
+        host.agrees(&run).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,6 +296,8 @@ async fn e05_a_blocked_run_ends_at_once() {
     host.reached(&run, RunStatus::Blocked).await;
     let ended = host.engine.cancel(&run).await.unwrap();
     assert_eq!((ended.status, ended.blocked), (RunStatus::Cancelled, None));
+    let report = host.engine.replay(&run, None).await.unwrap();
+    assert!(matches!(report.verdict, Verdict::Trapped(_)), "{report:?}");
     let error = json_of(host.ended(&run).await.error.as_deref());
     assert_eq!(error["message"], "the run was asked to cancel");
 }
@@ -263,8 +334,9 @@ async fn e17_terminate_ends_without_guest_code() {
             let error = json_of(host.ended(&run).await.error.as_deref());
             assert_eq!(error["message"], "the run was terminated");
             host.engine.idle().await;
-            assert_eq!(host.events(&run).await.last(), Some(&"cancelled"));
+            assert_eq!(host.events(&run).await.last(), Some(&"terminated"));
             assert_eq!(marks.count("tidy"), 0);
+            host.agrees(&run).await;
         }
     }
 }
@@ -336,6 +408,7 @@ async fn e07_at_the_second_deadline_it_ends_without_guest_code() {
         }
         let result = host.ended(&run).await;
         assert_eq!(result.status, RunStatus::Cancelled);
+        host.agrees(&run).await;
         let error = json_of(result.error.as_deref());
         assert!(
             error["message"]

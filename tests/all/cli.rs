@@ -657,7 +657,7 @@ fn serve_says_once_why_it_does_not_start() {
 
 /// A host that was killed while it wrote compiled code leaves a part of it, under a name of its own.
 #[test]
-fn code_that_was_half_written_is_neither_run_nor_in_the_way() {
+fn code_that_is_not_as_it_was_written_is_neither_run_nor_in_the_way() {
     let folder = TempDir::new().unwrap();
     let program = file(folder.path(), "programs.wasm", &programs());
     let code = folder.path().join("onemark.db.code");
@@ -702,7 +702,23 @@ fn code_that_was_half_written_is_neither_run_nor_in_the_way() {
     host.kill().unwrap();
     host.wait().unwrap();
     assert_eq!(compiled(), std::slice::from_ref(whole), "compiled anew, whole");
-    assert!(std::fs::read(whole).unwrap().len() > half.len());
+    let mut compiled = std::fs::read(whole).unwrap();
+    assert!(compiled.len() > half.len());
+
+    // Nor what a disk made of it.
+    let middle = compiled.len() / 2;
+    compiled[middle] ^= 1;
+    std::fs::write(whole, &compiled).unwrap();
+    let (mut host, url) = serve(folder.path(), &[]);
+    let start = ["start", "sequence", r#"{"n":3}"#, "--wait", "--url", &url];
+    Ran::from(onemark(&start).output().unwrap()).ends_with(0);
+    host.kill().unwrap();
+    host.wait().unwrap();
+    compiled[middle] ^= 1;
+    assert!(
+        std::fs::read(whole).unwrap() == compiled,
+        "compiled anew, the same"
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use onemark::clock::{Clock, ManualClock};
 use onemark::engine::{Engine, EngineConfig};
 use onemark::journal::{RunStatus, Timestamp};
 use onemark::store::{BlockReason, MemoryStore};
-use onemark_tests::{programs, request, sandbox};
+use onemark_tests::{TestHost, programs, request, sandbox};
 use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,4 +70,33 @@ async fn a_panic_blocks_its_run_and_gives_the_place_back() {
     engine.upgrade(&run, component).await.unwrap();
     let ended = engine.result(&run, PATIENCE).await.unwrap();
     assert_eq!(ended.status, RunStatus::Completed);
+}
+
+/// Other code under the digest of its component could do anything to a run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_component_that_changed_is_not_run() {
+    let host = TestHost::new().await;
+    let run = host.start_with("read_any", json!({}), &["t"]).await;
+    host.reached(&run, RunStatus::Suspended).await;
+    let database = rusqlite::Connection::open(host.folder().join("onemark.db")).unwrap();
+    // Still a component, with another text inside.
+    let mut bytes = programs().to_vec();
+    let text = b"as asked";
+    let at = bytes.windows(text.len()).position(|it| it == text).unwrap();
+    bytes[at] ^= 1;
+    let changed = database.execute("UPDATE components SET bytes = ?1", [&bytes]);
+    assert_eq!(changed.unwrap(), 1);
+    drop(database);
+
+    let host = host.restart().await;
+    host.deliver("t", json!("end")).await.unwrap();
+    let blocked = host.ended(&run).await.blocked.expect("the run is blocked");
+    assert_eq!(blocked.reason, BlockReason::Component);
+    assert!(blocked.message.contains("deploy it again"), "{blocked:?}");
+
+    let digest = host.engine.deploy("programs", programs()).await.unwrap().digest;
+    let host = host.restart().await;
+    host.engine.upgrade(&run, digest).await.unwrap();
+    host.output(&run).await;
+    host.agrees(&run).await;
 }

@@ -502,6 +502,39 @@ async fn f10_damage_of_a_journal_is_detected_and_concerns_its_run_only() {
 }
 
 #[tokio::test]
+async fn damage_of_a_runs_row_concerns_its_run_only() {
+    for damage in [
+        "status = 'dancing'",
+        "id = ''",
+        "tokens = '{'",
+        "created_at = -1",
+        "component = x'00'",
+    ] {
+        let file = File::new();
+        let store = file.open();
+        for id in ["hurt", "well"] {
+            start(&store, id, vec![], 1).await;
+        }
+        drop(store);
+        let conn = Connection::open(file.path()).unwrap();
+        let sql = format!("UPDATE runs SET {damage} WHERE key = 1");
+        assert_eq!(conn.execute(&sql, []).unwrap(), 1);
+        drop(conn);
+        let store = file.open();
+        let limit = 10;
+        let filter = RunFilter {
+            limit,
+            ..RunFilter::default()
+        };
+        let listed = store.runs(filter).await.unwrap();
+        let ids: Vec<_> = listed.iter().map(|run| run.id.as_str()).collect();
+        assert_eq!(ids, ["well"], "{damage}");
+        let due = store.due(5, limit).await.unwrap();
+        assert!(due.contains(&run_id("well")), "{damage}: {due:?}");
+    }
+}
+
+#[tokio::test]
 async fn f10_nothing_is_written_after_the_end_that_was_cut_off() {
     let (_file, store, fence) = damaged("DELETE FROM entries WHERE seq = 6").await;
     for error in [

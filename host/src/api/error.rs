@@ -172,6 +172,7 @@ impl From<Error> for ApiError {
                 .detail("run_id", run)
                 .detail("call", call),
 
+            Error::DamagedComponent(_) => new(S::INTERNAL_SERVER_ERROR, "damaged_component"),
             Error::UnknownComponent(digest) => new(S::NOT_FOUND, "unknown_component")
                 .detail("component", digest)
                 .hint(DEPLOY_FIRST),

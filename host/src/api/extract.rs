@@ -26,6 +26,10 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
         let JsonText(text) = JsonText::from_request(request, state).await?;
+        // A list of values without names would fit too.
+        if !text.trim_start().starts_with('{') {
+            return Err(ApiError::invalid_request("the body must be a JSON object"));
+        }
         let mut json = serde_json::Deserializer::from_str(&text);
         let value = serde_path_to_error::deserialize(&mut json)
             .map_err(|error| ApiError::invalid_request(error.to_string()))?;

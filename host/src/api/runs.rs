@@ -395,7 +395,11 @@ pub async fn upgrade(
 }
 
 /// `POST /v1/runs/{id}/cancel`: its workflow is told, and ends in its time. 202 until it has.
-pub async fn cancel(State(engine): State<Engine>, Path(id): Path) -> Result<(StatusCode, Json<RunInfo>)> {
+pub async fn cancel(
+    State(engine): State<Engine>,
+    Path(id): Path,
+    JsonBody(EmptyBody {}): JsonBody<EmptyBody>,
+) -> Result<(StatusCode, Json<RunInfo>)> {
     let run = engine.cancel(&RunId::new(id)?).await?;
     let status = match run.status.is_terminal() {
         true => StatusCode::OK,
@@ -405,7 +409,11 @@ pub async fn cancel(State(engine): State<Engine>, Path(id): Path) -> Result<(Sta
 }
 
 /// `POST /v1/runs/{id}/terminate`: at once, and without its workflow.
-pub async fn terminate(State(engine): State<Engine>, Path(id): Path) -> Result<Json<RunInfo>> {
+pub async fn terminate(
+    State(engine): State<Engine>,
+    Path(id): Path,
+    JsonBody(EmptyBody {}): JsonBody<EmptyBody>,
+) -> Result<Json<RunInfo>> {
     Ok(Json(engine.terminate(&RunId::new(id)?).await?))
 }
 

@@ -17,6 +17,9 @@ use tokio::sync::Semaphore;
 use super::router;
 use crate::engine::Engine;
 
+/// As good as for ever, and still a time that clocks can tell.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Why an address was not listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -80,11 +83,11 @@ pub async fn serve(
     config: ServerConfig,
     shutdown: impl Future<Output = ()>,
 ) {
+    let request_timeout = config.request_timeout.min(LONGEST_TIMEOUT);
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(config.request_timeout);
-    let service = TowerToHyperService::new(router(engine, config.request_timeout));
-    let room = Arc::new(Semaphore::new(config.max_connections));
+    http.timer(TokioTimer::new()).header_read_timeout(request_timeout);
+    let service = TowerToHyperService::new(router(engine, request_timeout));
+    let room = Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS)));
     let connections = GracefulShutdown::new();
     let mut shutdown = pin!(shutdown);
     loop {

@@ -118,7 +118,8 @@ impl Args {
         let instances = self.max_resident.saturating_add(self.max_attempts.get()).get();
         let sandbox = Sandbox::new(SandboxConfig {
             code_cache,
-            instances: u32::try_from(instances.saturating_add(SPARE_INSTANCES))?,
+            instances: u32::try_from(instances.saturating_add(SPARE_INSTANCES))
+                .context("`--max-resident` and `--max-attempts` are more than any machine holds")?,
             http: self.allow_http,
             ..SandboxConfig::default()
         });

@@ -336,9 +336,9 @@ impl Activation {
                 input: Body::shared_text(scheduled.body.as_ref()),
                 attempts: open.attempts,
                 forgiven: open.forgiven,
-                cancelled: open.cancelled,
+                cancelled: open.cancelled || replay.is_cancelled(*call).is_some(),
             };
-            if open.cancelled {
+            if step.cancelled {
                 let unknown = match open.last {
                     // An attempt may have begun, also one that the journal does not know.
                     LastAttempt::None | LastAttempt::Begun => true,

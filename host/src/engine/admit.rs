@@ -81,7 +81,7 @@ impl Engine {
             .iter()
             .map(|hook| json!([hook.token, hook.min_retention_ms, hook.metadata]));
         let mut asked = json!({
-            "workflow": workflow,
+            "workflow": request.workflow,
             "input": input,
             "hooks": hooks.collect::<Vec<_>>(),
             "id": request.id,

@@ -208,7 +208,11 @@ async fn settle(
             let mut entries = leftover;
             entries.extend(replay.drain_new());
             entries.push(outcome_entry(outcome, &replay));
-            save(engine, run, replay.seen(), entries, None).await?;
+            let saved = save(engine, run, replay.seen(), entries, None).await?;
+            if !saved.status.is_terminal() {
+                // It was moved to another component meanwhile: that one decides how it ends.
+                return Ok(Next::Again);
+            }
             engine.0.registry.changed(run);
             rest
         }
@@ -238,7 +242,7 @@ async fn settle(
                 let failure = Failure::new(FailureKind::Cancelled, text);
                 let mut entries = leftover;
                 let body = Body::new(failure.to_json());
-                entries.push(NewEntry::with_body(Event::Cancelled, body));
+                entries.push(NewEntry::with_body(Event::Terminated, body));
                 save(engine, run, replay.seen(), entries, None).await?;
                 engine.0.registry.changed(run);
                 rest

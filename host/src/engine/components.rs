@@ -162,6 +162,10 @@ impl Engine {
         let component = cell.get_or_try_init(|| async {
             let stored = self.0.store.component(digest).await?;
             let stored = stored.ok_or(Error::UnknownComponent(digest))?;
+            // Other code under this name could do anything to the run.
+            if Digest::of(&stored.bytes) != digest {
+                return Err(Error::DamagedComponent(digest));
+            }
             Ok::<_, Error>(self.0.sandbox.load(stored.bytes).await?)
         });
         Ok(component.await?.clone())

@@ -66,6 +66,8 @@ pub enum Error {
 
     #[error("no component {0} is deployed")]
     UnknownComponent(Digest),
+    #[error("the stored component {0} is not as it was deployed; deploy it again")]
+    DamagedComponent(Digest),
     #[error(transparent)]
     Component(#[from] LoadError),
     #[error(transparent)]

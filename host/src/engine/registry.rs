@@ -32,8 +32,9 @@ struct Active {
     watchers: HashMap<RunId, watch::Sender<()>>,
     /// At this many watchers those that nobody listens to are forgotten.
     tidy_at: usize,
-    /// Due, and without room; first come, first served.
-    waiting: VecDeque<Due>,
+    /// Due, and without room; first come, first served. Their journals are read when it is their turn: meanwhile
+    /// they may change, or end.
+    waiting: VecDeque<RunId>,
     /// The runs in `waiting`.
     queued: HashSet<RunId>,
     /// More runs are due than `waiting` holds: the scheduler must look for them when it has emptied.
@@ -163,9 +164,9 @@ impl Active {
 
     /// The next that waits, now that there is room.
     fn next(&mut self) -> Option<Place> {
-        let due = self.waiting.pop_front()?;
-        self.queued.remove(&due.run);
-        Some(self.take_place(due))
+        let run = self.waiting.pop_front()?;
+        self.queued.remove(&run);
+        Some(self.take_place(Due { run, loaded: None }))
     }
 
     fn expect(&mut self, at: Timestamp) {
@@ -224,7 +225,7 @@ impl Registry {
         }
         if active.waiting.len() < MAX_WAITING {
             active.queued.insert(due.run.clone());
-            active.waiting.push_back(due);
+            active.waiting.push_back(due.run);
         } else {
             active.overflow = true;
         }

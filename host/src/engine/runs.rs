@@ -103,7 +103,7 @@ impl Engine {
                     output: value,
                     error: None,
                 }),
-                Event::Failed | Event::Cancelled => Some(Outcome {
+                Event::Failed | Event::Cancelled | Event::Terminated => Some(Outcome {
                     output: None,
                     error: value,
                 }),

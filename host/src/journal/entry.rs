@@ -226,8 +226,10 @@ pub enum Event {
     Completed,
     /// The workflow returned an error. Body: the failure.
     Failed,
-    /// The run ended since it was asked to, by its guest or without it. Body: the failure.
+    /// The run was asked to cancel, and its guest gave up. Body: the failure.
     Cancelled,
+    /// The run was ended without its guest, wherever that was; it is cancelled. Body: the failure.
+    Terminated,
 }
 
 /// What becomes of a child when its parent ends before it.
@@ -487,6 +489,7 @@ impl Event {
             Self::Completed => "completed",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
+            Self::Terminated => "terminated",
         }
     }
 }

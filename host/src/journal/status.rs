@@ -57,7 +57,7 @@ impl RunStatus {
             (Some(ended), _) if ended.is_terminal() => Err(illegal()),
             (Some(_), Event::Completed) => Ok(Self::Completed),
             (Some(_), Event::Failed) => Ok(Self::Failed),
-            (Some(_), Event::Cancelled) => Ok(Self::Cancelled),
+            (Some(_), Event::Cancelled | Event::Terminated) => Ok(Self::Cancelled),
             // What comes from outside does not mean that the guest ran.
             (
                 Some(Self::Pending),

@@ -165,22 +165,31 @@ impl Sandbox {
 
     #[expect(unsafe_code, reason = "wasmtime cannot check precompiled code; see below")]
     fn cached(&self, path: &Path) -> Option<wasmtime::component::Component> {
-        if !path.exists() {
-            return None;
-        }
-        // SAFETY: the folder is the host's own, made readable and writable by its user alone, and only
-        // `keep` writes there, whole files at once. Whoever can change it can change this program too.
-        match unsafe { wasmtime::component::Component::deserialize_file(&self.engine, path) } {
-            Ok(component) => Some(component),
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "compiled code is compiled anew");
-                None
-            }
-        }
+        let kept = std::fs::read(path).ok()?;
+        let component = whole(&kept).and_then(|code| {
+            // SAFETY: the folder is the host's own, made readable and writable by its user alone, only `keep`
+            // writes there, whole files at once, and this is as it was written. Whoever can change it on purpose
+            // can change this program too.
+            unsafe { wasmtime::component::Component::deserialize(&self.engine, code) }
+        });
+        component
+            .inspect_err(
+                |error| tracing::warn!(path = %path.display(), %error, "compiled code is compiled anew"),
+            )
+            .ok()
     }
 }
 
-/// Writes beside and renames, so that a half-written file is never read.
+/// The code in a file that [`keep`] wrote: native code that a disk has changed would end the process, at each start
+/// anew.
+fn whole(kept: &[u8]) -> wasmtime::Result<&[u8]> {
+    match kept.split_last_chunk::<32>() {
+        Some((code, digest)) if Digest::of(code).0 == *digest => Ok(code),
+        _ => Err(wasmtime::Error::msg("it is not as it was written")),
+    }
+}
+
+/// The code and its checksum. Writes beside and renames, so that a half-written file is never read.
 fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::DirBuilderExt as _;
@@ -191,6 +200,7 @@ fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
         .create(folder)?;
     let mut aside = tempfile::NamedTempFile::new_in(folder)?;
     aside.write_all(code)?;
+    aside.write_all(&Digest::of(code).0)?;
     // A name must never lead to a file that lacks its end.
     aside.as_file().sync_all()?;
     aside.persist(path)?;

@@ -375,7 +375,7 @@ fn identity(event: &Event) -> Option<Identity> {
         | Event::HookDisposed { call: Some(call), .. } => Identity::Call(event.name(), *call, 0),
         Event::PayloadsTaken { hook, count } => Identity::Taken(*hook, *count),
         Event::CancelRequested { reason } => Identity::Cancel(*reason),
-        Event::Completed | Event::Failed | Event::Cancelled => Identity::End,
+        Event::Completed | Event::Failed | Event::Cancelled | Event::Terminated => Identity::End,
     })
 }
 
@@ -395,14 +395,21 @@ pub struct Unwritten {
     pub others_wrote: bool,
 }
 
-/// Leaves out what the journal holds already: an append whose answer was lost may be sent again. `tail` is
-/// the journal after `seen`.
+/// Leaves out what the journal holds already: an append whose answer was lost may be sent again. And what a component
+/// asked for from which the run was taken meanwhile. `tail` is the journal after `seen`.
 pub fn unwritten(tail: &[Entry], mut entries: Vec<NewEntry>) -> Unwritten {
     let mut written: HashMap<Identity, usize> = HashMap::new();
     for identity in tail.iter().filter_map(|entry| identity(&entry.event)) {
         *written.entry(identity).or_default() += 1;
     }
     let before = entries.len();
+    // What was begun goes on being true; what the component before asked for since, nobody asked the new one.
+    if tail
+        .iter()
+        .any(|entry| matches!(entry.event, Event::Upgraded { .. }))
+    {
+        entries.retain(|entry| matches!(entry, NewEntry::Event { event, .. } if is_of_attempt(event)));
+    }
     if !written.is_empty() {
         entries.retain(|entry| {
             let identity = match entry {
@@ -423,6 +430,16 @@ pub fn unwritten(tail: &[Entry], mut entries: Vec<NewEntry>) -> Unwritten {
         others_wrote: tail.len() > before - entries.len(),
         entries,
     }
+}
+
+fn is_of_attempt(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::AttemptStarted { .. }
+            | Event::AttemptFailed { .. }
+            | Event::StepCompleted { .. }
+            | Event::StepFailed { .. }
+    )
 }
 
 /// Refuses events that a run's owner may not append as they are.
@@ -618,7 +635,9 @@ pub fn cancel(standing: Standing, ending: Ending) -> Cancellation {
     let (reason, at_once) = match ending {
         Ending::Terminate => ("the run was terminated", true),
         Ending::Ask { reason, executing } => {
-            let never_ran = standing.folded == RunStatus::Pending && !executing;
+            // One that rests has run, though its guest has left no entry.
+            let rests = matches!(standing.activity, Activity::Parked { .. });
+            let never_ran = standing.folded == RunStatus::Pending && !rests && !executing;
             let idle = matches!(standing.activity, Activity::Blocked | Activity::Waiting(_));
             (reason.text(), never_ran || idle)
         }
@@ -626,7 +645,7 @@ pub fn cancel(standing: Standing, ending: Ending) -> Cancellation {
     match ending {
         _ if at_once => {
             let failure = Failure::new(FailureKind::Cancelled, reason);
-            Cancellation::Write(Event::Cancelled, Some(Body::new(failure.to_json())))
+            Cancellation::Write(Event::Terminated, Some(Body::new(failure.to_json())))
         }
         Ending::Ask { reason, .. } if standing.cancel_requested.is_none() => {
             Cancellation::Write(Event::CancelRequested { reason }, None)

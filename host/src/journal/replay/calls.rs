@@ -141,6 +141,7 @@ impl Replay {
                 Ok(Found::Recorded(index))
             }
             Some(_) => Err(self.diverged(call, Some(asked()))),
+            None if self.was_terminated() => Err(GuestError::EndOfJournal),
             None if self.status.is_terminal() => Err(self.diverged(call, Some(asked()))),
             None if self.verify => Err(GuestError::EndOfJournal),
             None if self.replica.as_ref().is_some_and(|replica| call >= replica.call) => {

@@ -43,7 +43,8 @@ pub enum GuestError {
     /// The journal contradicts itself.
     #[error("journal entry {seq}: {what}")]
     Corrupt { seq: Seq, what: &'static str },
-    /// Only when verifying: every recorded call matched, and the guest goes on where the journal ends.
+    /// Only when verifying: every recorded call matched, and the guest goes on where the journal ends, or where its
+    /// run was terminated.
     #[error("the journal ends here")]
     EndOfJournal,
 }
@@ -101,8 +102,8 @@ pub struct Replay {
     unreported: usize,
     /// Index of the observed entry that asks the run to cancel.
     cancelled_by: Option<usize>,
-    /// Steps that were called before the guest observed that, and are not committed.
-    cancelled_calls: BTreeSet<CallNo>,
+    /// Calls that the guest had made when it observed that.
+    calls_before_cancel: CallNo,
     /// Completed up to the horizon, not yet reported.
     due: VecDeque<PromiseId>,
     hooks: Vec<Hook>,
@@ -177,7 +178,7 @@ impl Replay {
             promise_of_call: Vec::new(),
             unreported: 0,
             cancelled_by: None,
-            cancelled_calls: BTreeSet::new(),
+            calls_before_cancel: 0,
             due: VecDeque::new(),
             new: Vec::new(),
         };
@@ -268,11 +269,11 @@ impl Replay {
         self.promise(call).is_some_and(|promise| promise.abandoned)
     }
 
-    /// Whether the guest called this step before it knew that its run is to end, so that no attempt need begin; and
-    /// then, whether an earlier activation may have begun one without a trace.
+    /// Whether the guest called this step before it knew that its run is to end, so that no further attempt need
+    /// begin; and then, whether an earlier activation may have begun one without a trace.
     pub fn is_cancelled(&self, call: CallNo) -> Option<bool> {
         let traceless = self.cancelled_by.is_some_and(|index| index < self.resumed);
-        self.cancelled_calls.contains(&call).then_some(traceless)
+        (call < self.calls_before_cancel).then_some(traceless)
     }
 
     /// Whether a new entry changes something outside this run, so that it must be committed before anything
@@ -343,6 +344,9 @@ impl Replay {
                 }
             }
             if self.horizon + 1 == self.entries.len() {
+                if self.was_terminated() {
+                    return Err(GuestError::EndOfJournal);
+                }
                 if self.status.is_terminal() || self.replica.is_some() {
                     return Err(self.diverged(self.next_call, Some(Call::Wait)));
                 }
@@ -429,6 +433,16 @@ impl Replay {
         Ok(())
     }
 
+    /// Whether the run was ended without its guest, so that nothing is known of what that would have done next.
+    fn was_terminated(&self) -> bool {
+        self.status == RunStatus::Cancelled
+            && self
+                .entries
+                .iter()
+                .rev()
+                .any(|entry| entry.event == Event::Terminated)
+    }
+
     /// The guest returned.
     ///
     /// # Errors
@@ -447,6 +461,7 @@ impl Replay {
             .iter()
             .rev()
             .find(|entry| matches!(entry.event, Event::Completed | Event::Failed | Event::Cancelled));
+        // Of a run that was terminated no outcome is known.
         let same = match (end.map(|entry| (&entry.event, &entry.body)), outcome) {
             (None, _) => true,
             (Some((Event::Completed, body)), Ok(value)) => same_json(body, value),

@@ -47,22 +47,18 @@ impl Replay {
     /// completes.
     pub(super) fn cancel_waits(&mut self, index: usize) {
         self.cancelled_by = Some(index);
+        self.calls_before_cancel = self.next_call;
         for id in 0..self.promises.len() {
             let promise = &mut self.promises[id];
             if !promise.held || promise.reported || promise.completed_by.is_some() {
                 continue;
             }
             match promise.awaited {
-                // Completes with what becomes of the step.
-                Awaited::Step(call) => {
-                    if call as usize >= self.calls.len() {
-                        self.cancelled_calls.insert(call);
-                    }
-                    continue;
-                }
-                Awaited::Ready(HookHandle::Conflict(_)) | Awaited::Refused(_) => continue,
-                // Decided with the commit that it is part of.
-                Awaited::ChildStarted => continue,
+                // A step completes with what becomes of it, an admission with the commit that it is part of.
+                Awaited::Step(_)
+                | Awaited::Ready(HookHandle::Conflict(_))
+                | Awaited::Refused(_)
+                | Awaited::ChildStarted => continue,
                 Awaited::Ready(HookHandle::Own(_)) | Awaited::ChildEnded | Awaited::Cancellation => {}
                 Awaited::Timer(call) => {
                     promise.abandoned = true;

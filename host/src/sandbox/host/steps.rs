@@ -41,6 +41,18 @@ fn checked(
     Ok(Some(key))
 }
 
+/// Longest name of a closure step, in bytes: as of steps that the manifest declares.
+const MAX_STEP_NAME: usize = 128;
+
+fn checked_step_name(name: &str) -> Result<(), Failure> {
+    if name.is_empty() || name.len() > MAX_STEP_NAME || name.chars().any(char::is_control) {
+        let text =
+            format!("a closure step has a name of 1 to {MAX_STEP_NAME} bytes without control characters");
+        return Err(Failure::new(FailureKind::Invalid, text));
+    }
+    Ok(())
+}
+
 impl Host for Guest {
     fn call(
         &mut self,
@@ -97,7 +109,9 @@ impl Guest {
         let replay = &mut self.workflow("steps.begin")?.replay;
         let overrides: StepOverrides = serde_json::from_str(options)
             .map_err(|error| Refused(format!("the options of closure step `{name}`: {error}")))?;
-        let key = match checked(None, overrides.key.as_deref(), "", &replay.started().limits) {
+        let named = checked_step_name(name);
+        let key = checked(None, overrides.key.as_deref(), "", &replay.started().limits);
+        let key = match named.and(key) {
             Ok(key) => key,
             Err(failure) => {
                 let promise = replay.refuse(&failure);

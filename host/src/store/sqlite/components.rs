@@ -8,11 +8,11 @@ use crate::ids::Digest;
 use crate::journal::Timestamp;
 use crate::store::{Deployment, StoredComponent};
 
-/// Keeps a component; what is stored already stays as it is.
+/// Keeps a component; what is stored already stays as it is, unless it was damaged.
 pub fn put(conn: &Connection, component: &StoredComponent) -> Result<(), Failure> {
     conn.prepare_cached(
         "INSERT INTO components (digest, bytes, manifest) VALUES (?1, ?2, ?3)
-         ON CONFLICT (digest) DO NOTHING",
+         ON CONFLICT (digest) DO UPDATE SET bytes = excluded.bytes WHERE bytes <> excluded.bytes",
     )?
     .execute(params![
         component.digest.0,

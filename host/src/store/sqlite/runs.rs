@@ -236,7 +236,7 @@ pub fn get(conn: &Connection, id: &RunId) -> Result<Option<RunInfo>, Failure> {
     row.map_err(|error| damaged(id, error))
 }
 
-/// The runs of a list, each way by one index in the order of the list. `?8` holds the tags.
+/// The runs of a list, each way by one index in the order of the list. `?6` holds the tags.
 macro_rules! select_list {
     ($from:literal, $created_at:literal, $key:literal) => {
         select_info!(
@@ -257,14 +257,14 @@ macro_rules! select_list {
             $created_at,
             " DESC, ",
             $key,
-            " DESC LIMIT ?7"
+            " DESC"
         )
     };
 }
 
 const LIST: &str = select_list!("", "runs.created_at", "runs.key");
 const LIST_TAGGED: &str = select_list!(
-    "JOIN tags found ON found.run = runs.key AND found.name = ?8 AND found.value = ?9",
+    "JOIN tags found ON found.run = runs.key AND found.name = ?7 AND found.value = ?8",
     "found.created_at",
     "found.run"
 );
@@ -279,14 +279,15 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunInfo>, Failu
     let since = column::time(filter.created_after.unwrap_or(0));
     let status = filter.status.map(RunStatus::as_str);
     let tags = column::to_json(&filter.tags)?;
-    let limit = column::limit(filter.limit);
-    let common = params![created_at, key, since, status, filter.workflow, tags, limit];
+    let common = params![created_at, key, since, status, filter.workflow, tags];
     let runs: rusqlite::Result<_> = match filter.tags.iter().next() {
-        None => conn.prepare_cached(LIST)?.query_map(common, info)?.collect(),
+        None => readable(conn.prepare_cached(LIST)?.query_map(common, info)?)
+            .take(filter.limit)
+            .collect(),
         Some((name, value)) => {
             let tagged: Vec<_> = [common, params![name, value]].concat();
-            conn.prepare_cached(LIST_TAGGED)?
-                .query_map(&tagged[..], info)?
+            readable(conn.prepare_cached(LIST_TAGGED)?.query_map(&tagged[..], info)?)
+                .take(filter.limit)
                 .collect()
         }
     };
@@ -310,6 +311,17 @@ pub fn set_duplicates(conn: &Connection, id: &RunId, duplicates: u64) -> Result<
     conn.prepare_cached("UPDATE runs SET duplicates = ?2 WHERE id = ?1")?
         .execute(params![id.as_str(), duplicates])?;
     Ok(())
+}
+
+/// Leaves out rows that do not make sense: they concern their own runs only.
+fn readable<T>(rows: impl Iterator<Item = rusqlite::Result<T>>) -> impl Iterator<Item = rusqlite::Result<T>> {
+    rows.filter(|row| match row {
+        Err(error) if error.sqlite_error_code().is_none() => {
+            tracing::error!(%error, "the row of a run cannot be read and is left out");
+            false
+        }
+        _ => true,
+    })
 }
 
 pub fn key(conn: &Connection, id: &RunId) -> Result<Option<RunKey>, Failure> {
@@ -340,12 +352,10 @@ pub fn due(conn: &Connection, now: Timestamp, limit: usize) -> Result<Vec<RunId>
         "SELECT id, ready_since AS since, key FROM runs WHERE ready_since IS NOT NULL
          UNION ALL
          SELECT id, wake_at, key FROM runs WHERE wake_at <= ?1
-         ORDER BY since, key LIMIT ?2",
+         ORDER BY since, key",
     )?;
-    let rows = query.query_map(params![column::time(now), column::limit(limit)], |row| {
-        column::parse(row, 0)
-    })?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    let rows = query.query_map([column::time(now)], |row| column::parse(row, 0))?;
+    Ok(readable(rows).take(limit).collect::<rusqlite::Result<_>>()?)
 }
 
 pub fn next_wake(conn: &Connection, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
