@@ -739,7 +739,8 @@ async fn refuses_bad_starts() {
         "]".repeat(200)
     );
     let cases = [
-        (String::new(), 400, "invalid_request", "EOF"),
+        (String::new(), 400, "invalid_request", "a JSON object"),
+        ("[\"sequence\",{\"n\":1}]".into(), 400, "invalid_request", "a JSON object"),
         ("{".into(), 400, "invalid_request", "EOF"),
         ("[]".into(), 400, "invalid_request", "expected struct"),
         (

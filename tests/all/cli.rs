@@ -355,7 +355,7 @@ fn exit_codes_tell_how_it_ended() {
     assert!(upgraded.json()["blocked"].is_null());
     let again = [
         "start",
-        "programs/broken",
+        "broken",
         r#"{"how":"panic"}"#,
         "--id",
         "b",
