@@ -740,9 +740,14 @@ async fn refuses_bad_starts() {
     );
     let cases = [
         (String::new(), 400, "invalid_request", "a JSON object"),
-        ("[\"sequence\",{\"n\":1}]".into(), 400, "invalid_request", "a JSON object"),
+        (
+            "[\"sequence\",{\"n\":1}]".into(),
+            400,
+            "invalid_request",
+            "a JSON object",
+        ),
         ("{".into(), 400, "invalid_request", "EOF"),
-        ("[]".into(), 400, "invalid_request", "expected struct"),
+        ("[]".into(), 400, "invalid_request", "a JSON object"),
         (
             workflow(json!({})) + " x",
             400,

@@ -353,14 +353,7 @@ fn exit_codes_tell_how_it_ended() {
         .run(&["runs", "upgrade", "b", "--component", "changed", "-o", "json"])
         .ends_with(0);
     assert!(upgraded.json()["blocked"].is_null());
-    let again = [
-        "start",
-        "broken",
-        r#"{"how":"panic"}"#,
-        "--id",
-        "b",
-        "--wait",
-    ];
+    let again = ["start", "broken", r#"{"how":"panic"}"#, "--id", "b", "--wait"];
     assert!(served.run(&again).ends_with(0).stdout.contains("mended"));
 }
 

@@ -1035,6 +1035,7 @@ mod tests {
             payload: PayloadType::Any,
         });
         let started = Started {
+            timeout: None,
             workflow: "w".into(),
             component: Digest::of("c"),
             seed: 0,
@@ -1186,6 +1187,7 @@ mod tests {
     #[test]
     fn a_decision_clears_the_block() {
         let blocked = Standing {
+            cancel_requested: None,
             folded: RunStatus::Running,
             activity: Activity::Blocked,
         };
