@@ -127,6 +127,7 @@ impl Saga {
         let mut saga = Self::default();
         let error = match work(&mut saga).await {
             Ok(value) => return Ok(value),
+            Err(error) if error.is_continuation() => return Err(error),
             Err(error) => error,
         };
         let mut failed: Option<WorkflowError> = None;

@@ -169,7 +169,7 @@ pub use random::{random, random_range};
 pub use step::{Backoff, StepCall, StepInfo, StepOutput, Then, step_info};
 pub use step_error::{Retry, StepError, StepFailed};
 pub use time::{Sleep, now, sleep, sleep_until, timeout};
-pub use workflow::{WorkflowError, WorkflowOutput, WorkflowResult, run_id, workflow_name};
+pub use workflow::{WorkflowError, WorkflowOutput, WorkflowResult, continue_as_new, run_id, workflow_name};
 
 #[doc(no_inline)]
 pub use futures::future::{join_all, select_all, try_join_all};

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::bindings::onemark::workflow::context;
 use crate::failure::{FailureKind, chain, failure_in};
+use crate::json::to_json;
 use crate::sandbox::{self, Sandbox};
 
 /// What a workflow function returns.
@@ -36,6 +37,11 @@ impl WorkflowError {
         Self(message.to_string().into())
     }
 
+    /// Whether it is no failure but the run's wish to go on as another one.
+    pub(crate) fn is_continuation(&self) -> bool {
+        self.0.is::<ContinueAsNew>()
+    }
+
     /// The kind of the failure that caused it, if one did.
     pub fn kind(&self) -> Option<FailureKind> {
         failure_in(&*self.0).map(|failure| failure.kind)
@@ -60,6 +66,9 @@ impl WorkflowError {
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             outcome_unknown: bool,
         }
+        if let Some(ContinueAsNew { input }) = self.0.downcast_ref() {
+            return format!(r#"{{"kind":"continue_as_new","message":"{CONTINUES}","input":{input}}}"#);
+        }
         let failure = failure_in(&*self.0);
         let document = Document {
             message: self.to_string(),
@@ -81,6 +90,55 @@ impl WorkflowError {
             }
         }
         causes
+    }
+}
+
+const CONTINUES: &str = "the run goes on as a new one";
+
+#[derive(Debug)]
+struct ContinueAsNew {
+    /// JSON.
+    input: String,
+}
+
+impl fmt::Display for ContinueAsNew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CONTINUES)
+    }
+}
+
+impl Error for ContinueAsNew {}
+
+/// Ends this run and goes on as a new one of the same workflow, with an empty journal and this input: for workflows
+/// that never end. Return it as the error.
+///
+/// In one step the new run is there, with the tokens of this one and how long they stay taken, what was delivered and
+/// not read, a request to cancel that this run has not seen, and whoever awaits this run as a child or by its result.
+/// Hooks that are closed stay behind. Steps that are at work are given up; children are treated as at any end.
+///
+/// A run that has done nothing cannot go on as another one: it would do so for ever. It fails.
+///
+/// ```
+/// # use onemark_sdk::prelude::*;
+/// # use onemark_sdk::continue_as_new;
+/// #[workflow(token = "counter:{name}", hook = u64)]
+/// async fn counter(name: String, total: u64) -> WorkflowResult<u64> {
+///     let mut counts = start_hook::<u64>()?;
+///     let mut total = total;
+///     for _ in 0..1_000 {
+///         match counts.next().await? {
+///             Some(count) => total += count,
+///             None => return Ok(total),
+///         }
+///     }
+///     Err(continue_as_new(serde_json::json!({ "name": name, "total": total })))
+/// }
+/// # fn main() {}
+/// ```
+pub fn continue_as_new(input: impl Serialize) -> WorkflowError {
+    match to_json(&input) {
+        Ok(input) => ContinueAsNew { input }.into(),
+        Err(error) => WorkflowError::new(format!("the input to go on with is not JSON: {error}")),
     }
 }
 

@@ -11,6 +11,7 @@ mod children;
 mod cli;
 mod closures;
 mod connections;
+mod continued;
 mod crash;
 mod demo;
 mod determinism;

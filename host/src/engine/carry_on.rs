@@ -16,7 +16,7 @@ use super::request::DivergenceReport;
 use crate::ids::RunId;
 use crate::journal::{
     Body, Divergence, Event, Failure, FailureKind, GuestError, MAX_MESSAGE_BYTES, NewEntry, Replay,
-    Timestamp, shortened,
+    Timestamp, continued_with, shortened,
 };
 use crate::sandbox::{LogLevel, LogSink, Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
@@ -207,7 +207,14 @@ async fn settle(
         WorkflowEnd::Returned(outcome) => {
             let mut entries = leftover;
             entries.extend(replay.drain_new());
-            entries.push(outcome_entry(outcome, &replay));
+            let input = outcome
+                .as_ref()
+                .err()
+                .and_then(|document| continued_with(document));
+            entries.push(match input {
+                Some(input) => engine.continuation(run, &replay, input).await?,
+                None => outcome_entry(outcome, &replay),
+            });
             let saved = save(engine, run, replay.seen(), entries, None).await?;
             if !saved.status.is_terminal() {
                 // It was moved to another component meanwhile: that one decides how it ends.

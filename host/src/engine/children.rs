@@ -1,10 +1,13 @@
-//! Runs that runs start: made ready before the parent's entry is written.
+//! Runs that runs start or go on as: made ready before the entry that tells of them is written.
 
 use super::Engine;
 use super::error::Error;
 use super::request::{ConflictPolicy, StartHook, StartRequest};
 use crate::ids::{HookToken, RunId, Tags};
-use crate::journal::{ChildAdmission, ChildStart, Failure, FailureKind, Lineage, NewEntry, Started};
+use crate::journal::{
+    Body, ChildAdmission, ChildStart, Continuation, Event, Failure, FailureKind, Lineage, NewEntry, Replay,
+    Started, not_continued,
+};
 use crate::store::StoreError;
 
 impl Engine {
@@ -59,6 +62,52 @@ impl Engine {
                 ..run.started
             },
         })
+    }
+}
+
+impl Engine {
+    /// The entry that ends a run which wants to go on as another one with this input: it may be that it cannot.
+    pub(super) async fn continuation(
+        &self,
+        run: &RunId,
+        replay: &Replay,
+        input: String,
+    ) -> Result<NewEntry, StoreError> {
+        let refused = |why: String| {
+            let body = Body::new(not_continued(&input, why).to_json());
+            Ok(NewEntry::with_body(Event::Failed, body))
+        };
+        if replay.is_untouched() {
+            return refused("it has done nothing, and would do so for ever".into());
+        }
+        let started = replay.started();
+        let request = StartRequest {
+            workflow: started.workflow.clone(),
+            input: input.as_str().into(),
+            id: None,
+            hooks: Vec::new(),
+            on_conflict: ConflictPolicy::Fail,
+            start_at: None,
+            tags: started.tags.clone(),
+            key: None,
+        };
+        let new = match self.prepare_run(&request).await {
+            Ok(new) => new,
+            Err(Error::Store(error)) => return Err(error),
+            Err(error) => return refused(error.to_string()),
+        };
+        let from = run.clone();
+        Ok(NewEntry::Continue(Box::new(Continuation {
+            input: new.input,
+            admission: ChildAdmission {
+                run: new.id,
+                started: Started {
+                    lineage: Some(Lineage::Continued { from }),
+                    ..new.started
+                },
+            },
+            carries_cancel: !replay.knows_of_cancel(),
+        })))
     }
 }
 

@@ -50,27 +50,20 @@ impl Engine {
         entries.ok_or_else(|| Error::RunNotFound(run.clone()))
     }
 
-    /// How a run stands; waits at most `wait` for it to end or to be blocked.
+    /// How a run stands; waits at most `wait` for it to end or to be blocked. Of a run that goes on as another one, how
+    /// that one stands.
     ///
     /// # Errors
     /// [`Error::RunNotFound`].
     pub async fn result(&self, run: &RunId, wait: Duration) -> Result<RunResult> {
-        // Listen, then look, then wait: no change is missed.
-        let mut changes = self.0.registry.watch(run);
-        let waiting = async {
-            loop {
-                let info = self.run(run).await?;
-                if info.status.is_terminal() || info.blocked.is_some() {
-                    return Ok::<_, Error>(info);
-                }
-                if changes.changed().await.is_err() {
-                    return Ok(info);
-                }
+        let until = tokio::time::Instant::now() + wait;
+        let mut run = run.clone();
+        let info = loop {
+            let info = self.settled(&run, until).await?;
+            match self.goes_on_as(&info).await? {
+                Some(next) => run = next,
+                None => break info,
             }
-        };
-        let info = match tokio::time::timeout(wait, waiting).await {
-            Ok(info) => info?,
-            Err(_) => self.run(run).await?,
         };
         let (outcome, unread) = match info.status.is_terminal() {
             true => {
@@ -88,6 +81,40 @@ impl Engine {
             unread,
             blocked: info.blocked,
         })
+    }
+
+    /// The run, as soon as it has ended or is blocked, or as it is then.
+    async fn settled(&self, run: &RunId, until: tokio::time::Instant) -> Result<RunInfo> {
+        // Listen, then look, then wait: no change is missed.
+        let mut changes = self.0.registry.watch(run);
+        let waiting = async {
+            loop {
+                let info = self.run(run).await?;
+                if info.status.is_terminal() || info.blocked.is_some() {
+                    return Ok::<_, Error>(info);
+                }
+                if changes.changed().await.is_err() {
+                    return Ok(info);
+                }
+            }
+        };
+        match tokio::time::timeout_at(until, waiting).await {
+            Ok(info) => info,
+            Err(_) => self.run(run).await,
+        }
+    }
+
+    async fn goes_on_as(&self, info: &RunInfo) -> Result<Option<RunId>> {
+        if info.status != RunStatus::Continued {
+            return Ok(None);
+        }
+        let hooks = self.hooks_of(&info.id).await?.len() as u64;
+        let from = info.entries.saturating_sub(hooks + 1);
+        let entries = self.journal(&info.id, from, usize::try_from(hooks + 1).unwrap_or(usize::MAX));
+        Ok(entries.await?.into_iter().find_map(|entry| match entry.event {
+            Event::Continued { run } => Some(run),
+            _ => None,
+        }))
     }
 
     /// The body of the entry that ended the run, which made so many claims.

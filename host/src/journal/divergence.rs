@@ -56,6 +56,11 @@ pub enum Call {
         #[serde(serialize_with = "as_json")]
         error: Arc<str>,
     },
+    /// The workflow ended and goes on as another run.
+    Continue {
+        #[serde(serialize_with = "as_json")]
+        input: Arc<str>,
+    },
 }
 
 fn as_json<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -81,6 +86,7 @@ impl fmt::Display for Call {
             }
             Self::Wait => write!(f, "wait"),
             Self::Return { value } => write!(f, "return {value}"),
+            Self::Continue { input } => write!(f, "continue as new with {input}"),
             Self::Fail { error } => write!(f, "fail with {error}"),
         }
     }

@@ -222,6 +222,10 @@ pub enum Event {
         component: Digest,
     },
 
+    /// The workflow ended, and goes on as another run. Body: that one's input.
+    Continued {
+        run: RunId,
+    },
     /// The workflow returned a value. Body: the value.
     Completed,
     /// The workflow returned an error. Body: the failure.
@@ -267,6 +271,16 @@ pub struct ChildStart {
 pub struct ChildAdmission {
     pub run: RunId,
     pub started: Started,
+}
+
+/// A run that ends and goes on as another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Continuation {
+    pub input: Body,
+    /// Without hooks: it gets those that this run has open.
+    pub admission: ChildAdmission,
+    /// This run's guest has not observed that it is to cancel, if it is.
+    pub carries_cancel: bool,
 }
 
 /// The options of `child.start`.
@@ -402,6 +416,8 @@ pub enum NewEntry {
         event: Event,
         body: Option<Body>,
     },
+    /// Becomes `Continued`: the run that goes on is admitted in the same transaction.
+    Continue(Box<Continuation>),
     /// Becomes `ChildStarted` or `ChildRefused`, decided inside the transaction.
     StartChild(Box<ChildStart>),
     /// Becomes `HookClaimed` or `HookConflicted`, decided inside the transaction.
@@ -428,6 +444,14 @@ impl NewEntry {
 }
 
 impl Event {
+    /// What the guest's end came to.
+    pub fn is_outcome(&self) -> bool {
+        matches!(
+            self,
+            Self::Completed | Self::Failed | Self::Cancelled | Self::Continued { .. }
+        )
+    }
+
     /// The number of the call that made this entry, for the events that the guest's calls make.
     pub fn made_by_call(&self) -> Option<CallNo> {
         match self {
@@ -486,6 +510,7 @@ impl Event {
             Self::ChildEnded { .. } => "child_ended",
             Self::CancelRequested { .. } => "cancel_requested",
             Self::Upgraded { .. } => "upgraded",
+            Self::Continued { .. } => "continued",
             Self::Completed => "completed",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",

@@ -15,12 +15,15 @@ mod work;
 pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
 pub use divergence::{Call, Divergence};
 pub use entry::{
-    Body, CallNo, CancelReason, ChildAdmission, ChildHook, ChildOptions, ChildStart, Entry, Event, HookNo,
-    HookSpec, Lineage, MAX_METADATA_BYTES, NewEntry, ParentEnd, PayloadType, RunTimeout, Seq, Started,
-    Timestamp,
+    Body, CallNo, CancelReason, ChildAdmission, ChildHook, ChildOptions, ChildStart, Continuation, Entry,
+    Event, HookNo, HookSpec, Lineage, MAX_METADATA_BYTES, NewEntry, ParentEnd, PayloadType, RunTimeout, Seq,
+    Started, Timestamp,
 };
 pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides, Then};
-pub use outcome::{AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, checked_json, kept, shortened};
+pub use outcome::{
+    AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, checked_json, continued_with, is_not_continued,
+    kept, not_continued, shortened,
+};
 pub use replay::{Begun, GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
 pub use template::{Template, TemplateError};

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::options::Limits;
 
@@ -140,6 +141,36 @@ pub fn kept(outcome: Result<String, String>, limits: &Limits) -> Result<String, 
             Err(_) => refused(FailureKind::Error, document),
         },
     }
+}
+
+/// The input with which a workflow wants to go on as another run, when its error document says that.
+pub fn continued_with(document: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Document {
+        kind: String,
+        input: Option<Box<RawValue>>,
+    }
+    let document: Document = serde_json::from_str(document).ok()?;
+    let input = document.input.filter(|_| document.kind == "continue_as_new")?;
+    Some(input.get().to_owned())
+}
+
+/// A failure that says why a run could not go on as another one with this input.
+pub fn not_continued(input: &str, why: impl std::fmt::Display) -> Failure {
+    let input: Value = serde_json::from_str(input).unwrap_or_default();
+    Failure {
+        error: Some(serde_json::json!({ "continue_as_new": input })),
+        ..Failure::new(
+            FailureKind::Invalid,
+            format!("the run cannot go on as another one: {why}"),
+        )
+    }
+}
+
+/// Whether this is the outcome of a run that could not go on with that input.
+pub fn is_not_continued(outcome: &str, input: &str) -> bool {
+    let read = |text| serde_json::from_str::<Value>(text).unwrap_or_default();
+    read(outcome)["error"].get("continue_as_new") == Some(&read(input))
 }
 
 /// Deepest nesting that JSON from guests may have: what readers of JSON accept by default.

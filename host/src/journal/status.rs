@@ -55,6 +55,7 @@ impl RunStatus {
             // A token can be freed after the end; nothing else may follow it.
             (Some(ended), Event::HookDisposed { call: None, .. }) if ended.is_terminal() => Ok(ended),
             (Some(ended), _) if ended.is_terminal() => Err(illegal()),
+            (Some(_), Event::Continued { .. }) => Ok(Self::Continued),
             (Some(_), Event::Completed) => Ok(Self::Completed),
             (Some(_), Event::Failed) => Ok(Self::Failed),
             (Some(_), Event::Cancelled | Event::Terminated) => Ok(Self::Cancelled),

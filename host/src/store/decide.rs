@@ -12,8 +12,8 @@ use super::{
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
-    Body, CallNo, CancelReason, ChildStart, Entry, Event, Failure, FailureKind, HookNo, HookSpec,
-    IllegalTransition, NewEntry, ParentEnd, RunStatus, Timestamp,
+    Body, CallNo, CancelReason, ChildAdmission, ChildStart, Continuation, Entry, Event, Failure, FailureKind,
+    HookNo, HookSpec, IllegalTransition, NewEntry, ParentEnd, RunStatus, Started, Timestamp,
 };
 
 /// The latest time that a store keeps: databases have signed integers. Later ones mean "never".
@@ -375,7 +375,9 @@ fn identity(event: &Event) -> Option<Identity> {
         | Event::HookDisposed { call: Some(call), .. } => Identity::Call(event.name(), *call, 0),
         Event::PayloadsTaken { hook, count } => Identity::Taken(*hook, *count),
         Event::CancelRequested { reason } => Identity::Cancel(*reason),
-        Event::Completed | Event::Failed | Event::Cancelled | Event::Terminated => Identity::End,
+        Event::Completed | Event::Failed | Event::Cancelled | Event::Terminated | Event::Continued { .. } => {
+            Identity::End
+        }
     })
 }
 
@@ -416,6 +418,7 @@ pub fn unwritten(tail: &[Entry], mut entries: Vec<NewEntry>) -> Unwritten {
                 NewEntry::Event { event, .. } => identity(event),
                 NewEntry::OpenHook { call, .. } => Some(open_identity(*call)),
                 NewEntry::StartChild(child) => Some(child_identity(child.call)),
+                NewEntry::Continue(_) => Some(Identity::End),
             };
             match identity.and_then(|identity| written.get_mut(&identity)) {
                 Some(count) if *count > 0 => {
@@ -451,6 +454,7 @@ pub fn check_owner_event(event: &Event) -> Result<()> {
             | Event::HookConflicted { .. }
             | Event::ChildStarted { .. }
             | Event::ChildRefused { .. }
+            | Event::Continued { .. }
     );
     if settled {
         let message = format!("`{name}` is what the store makes of opening a hook or starting a child");
@@ -614,6 +618,43 @@ pub fn child_ended(call: CallNo, child: &RunId, status: RunStatus, outcome: Opti
         ..Failure::new(FailureKind::Error, message)
     };
     (event, Body::new(failure.to_json()))
+}
+
+// ---- continuation --------------------------------------------------------------------------------
+
+/// The run that goes on for one that ends: with the hooks that it has open, of which every token stays taken for as
+/// long as before.
+pub fn continued(
+    run: &RunId,
+    continuation: &Continuation,
+    hooks: impl IntoIterator<Item = (HookSpec, Timestamp)>,
+    now: Timestamp,
+) -> NewRun {
+    let retained = |(spec, until): (HookSpec, Timestamp)| HookSpec {
+        retain_ms: until.saturating_sub(now),
+        ..spec
+    };
+    let ChildAdmission { run: id, started } = continuation.admission.clone();
+    NewRun {
+        request: Digest::of(format!("{run} goes on as {id}")),
+        id,
+        started: Started {
+            hooks: hooks.into_iter().map(retained).collect(),
+            ..started
+        },
+        input: continuation.input.clone(),
+        key: None,
+        on_conflict: OnConflict::Fail,
+        now,
+    }
+}
+
+/// What goes on with the run: the request to cancel that its guest has not observed.
+pub fn carried(continuation: &Continuation, standing: Standing) -> Option<Event> {
+    let reason = standing
+        .cancel_requested
+        .filter(|_| continuation.carries_cancel)?;
+    Some(Event::CancelRequested { reason })
 }
 
 // ---- cancellation ----------------------------------------------------------------------------------

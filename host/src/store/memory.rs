@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::decide::{self, Cancellation, Claim, Meeting, Opener, Opening, Recall, Receipt, Standing, Unread};
 use super::*;
-use crate::journal::{CallNo, Event, ParentEnd, PayloadType};
+use crate::journal::{CallNo, Continuation, Event, ParentEnd, PayloadType};
 
 /// Keeps everything until the process ends, and nothing longer.
 #[derive(Default)]
@@ -451,11 +451,67 @@ impl State {
         }
     }
 
+    /// Admits the run that goes on for this one: with its open hooks, what was not read from them, and its parent.
+    fn go_on(
+        &mut self,
+        index: usize,
+        continuation: &Continuation,
+        now: Timestamp,
+    ) -> Result<(Event, Option<Body>)> {
+        let run = &self.runs[index];
+        let (id, standing, parent) = (run.id.clone(), run.standing, run.parent);
+        let held = |no: &HookNo| self.claims.get(&run.hooks[*no as usize].token) == Some(&(index, *no));
+        let numbers = 0..run.hooks.len() as HookNo;
+        let open: Vec<_> = numbers
+            .filter(|no| !run.hooks[*no as usize].closed)
+            .filter(held)
+            .collect();
+        let specs = open.iter().map(|no| {
+            let hook = &run.hooks[*no as usize];
+            let spec = HookSpec {
+                token: hook.token.clone(),
+                retain_ms: 0,
+                metadata: hook.metadata.clone(),
+                payload: hook.payload.clone(),
+            };
+            (spec, hook.retained_until)
+        });
+        let new = decide::continued(&id, continuation, specs, now);
+        let mut unread = Vec::new();
+        for (old, new) in open.iter().zip(0 as HookNo..) {
+            let (received, hook) = (&run.payloads[*old as usize], &run.hooks[*old as usize]);
+            let read = received.len() - hook.unread.payloads as usize;
+            unread.extend(received[read..].iter().map(|(seq, _)| (*seq, new)));
+        }
+        unread.sort_unstable();
+        let payloads: Vec<_> = unread
+            .into_iter()
+            .map(|(seq, hook)| (hook, run.entries[seq as usize].body.clone()))
+            .collect();
+        let goes_on = new.id.clone();
+        self.insert_run(new, parent)?;
+        let Some(admitted) = self.runs.last_mut() else {
+            return Err(decide::no_run(&goes_on));
+        };
+        for (hook, body) in payloads {
+            admitted.push(Event::PayloadReceived { hook }, body, now)?;
+        }
+        if let Some(carried) = decide::carried(continuation, standing) {
+            admitted.push(carried, None, now)?;
+        }
+        Ok((
+            Event::Continued { run: goes_on },
+            Some(continuation.input.clone()),
+        ))
+    }
+
     fn tell_family(&mut self, ended: usize, now: Timestamp, woken: &mut Vec<RunId>) -> Result<()> {
         let mut ended = vec![ended];
         while let Some(index) = ended.pop() {
             let run = &self.runs[index];
             if let Some((parent, call, _)) = run.parent
+                // The run that goes on has the parent.
+                && run.standing.folded != RunStatus::Continued
                 && !self.runs[parent].standing.folded.is_terminal()
             {
                 let outcome = run.last().body.as_ref();
@@ -493,6 +549,7 @@ impl State {
                 decide::check_owner_event(&event)?;
                 (event, body)
             }
+            NewEntry::Continue(continuation) => self.go_on(index, &continuation, now)?,
             NewEntry::StartChild(child) => {
                 let parent = self.runs[index].id.clone();
                 let admitted = match decide::child(&parent, &child, now)? {

@@ -168,9 +168,7 @@ impl Replay {
             }));
         }
         let index = index.or_else(|| {
-            let last = self.entries.iter().rposition(|entry| {
-                matches!(entry.event, Event::Completed | Event::Failed | Event::Cancelled)
-            });
+            let last = self.entries.iter().rposition(|entry| entry.event.is_outcome());
             last.filter(|_| self.status.is_terminal())
         });
         GuestError::Diverged(Box::new(Divergence {
@@ -216,6 +214,7 @@ impl Replay {
                     input: *input,
                 }
             }
+            Event::Continued { .. } => Call::Continue { input: body() },
             Event::Completed => Call::Return { value: body() },
             Event::Failed | Event::Cancelled => Call::Fail { error: body() },
             _ => return None,

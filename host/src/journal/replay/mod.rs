@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::divergence::{Call, Divergence};
-use super::entry::{CallNo, Entry, Event, HookNo, NewEntry, Seq, Started, Timestamp};
+use super::entry::{Body, CallNo, Entry, Event, HookNo, NewEntry, Seq, Started, Timestamp};
+use super::outcome::{continued_with, is_not_continued};
 use super::status::RunStatus;
 use super::work::Work;
 use crate::ids::HookToken;
@@ -264,6 +265,16 @@ impl Replay {
         self.calls.get(call as usize).map(|index| *index as Seq)
     }
 
+    /// Whether the guest has observed that its run is to end.
+    pub fn knows_of_cancel(&self) -> bool {
+        self.cancelled_by.is_some()
+    }
+
+    /// Whether the guest has done nothing yet: no call, no payload taken.
+    pub fn is_untouched(&self) -> bool {
+        self.next_call == 0 && self.hooks.iter().all(|hook| hook.taken == 0)
+    }
+
     /// Whether the guest gave this call up, committed or not.
     pub fn is_abandoned(&self, call: CallNo) -> bool {
         self.promise(call).is_some_and(|promise| promise.abandoned)
@@ -280,7 +291,7 @@ impl Replay {
     /// that may rely on it; or is an outcome that the guest can observe once it is committed.
     pub fn has_new_effect(&self) -> bool {
         self.new.iter().any(|new| match new {
-            NewEntry::OpenHook { .. } | NewEntry::StartChild(_) => true,
+            NewEntry::OpenHook { .. } | NewEntry::StartChild(_) | NewEntry::Continue(_) => true,
             NewEntry::Event { event, .. } => {
                 matches!(
                     event,
@@ -456,16 +467,18 @@ impl Replay {
         if (self.next_call as usize) < self.calls.len() || self.replica.is_some() {
             return Err(self.diverged(self.next_call, Some(returned())));
         }
-        let end = self
-            .entries
-            .iter()
-            .rev()
-            .find(|entry| matches!(entry.event, Event::Completed | Event::Failed | Event::Cancelled));
+        let end = self.entries.iter().rev().find(|entry| entry.event.is_outcome());
         // Of a run that was terminated no outcome is known.
         let same = match (end.map(|entry| (&entry.event, &entry.body)), outcome) {
             (None, _) => true,
             (Some((Event::Completed, body)), Ok(value)) => same_json(body, value),
-            (Some((Event::Failed | Event::Cancelled, body)), Err(error)) => same_json(body, error),
+            (Some((Event::Continued { .. }, body)), Err(error)) => {
+                continued_with(error).is_some_and(|input| same_json(body, &input))
+            }
+            (Some((Event::Failed | Event::Cancelled, body)), Err(error)) => match continued_with(error) {
+                Some(input) => is_not_continued(&Body::shared_text(body.as_ref()), &input),
+                None => same_json(body, error),
+            },
             _ => false,
         };
         if same {

@@ -111,6 +111,36 @@ pub fn set_unread(conn: &Connection, run: RunKey, hook: HookNo, unread: Unread) 
     Ok(())
 }
 
+/// The hooks of a run that take deliveries: their numbers, what they were claimed with, and until when their tokens
+/// stay taken.
+pub fn open(conn: &Connection, run: RunKey) -> Result<Vec<(HookNo, HookSpec, Timestamp)>, Failure> {
+    let mut query = conn.prepare_cached(
+        "SELECT h.hook, h.token, h.metadata, h.payload, h.retained_until FROM hooks h
+         JOIN claims c ON c.token = h.token AND c.run = h.run AND c.hook = h.hook
+         WHERE h.run = ?1 AND h.closed = 0 ORDER BY h.hook",
+    )?;
+    let rows = query.query_map([run], |row| {
+        let spec = HookSpec {
+            token: column::parse(row, 1)?,
+            retain_ms: 0,
+            metadata: column::opt_json(row, 2)?,
+            payload: column::json(row, 3)?,
+        };
+        Ok((row.get(0)?, spec, row.get(4)?))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Where the payloads of a hook are that were not read.
+pub fn unread_seqs(conn: &Connection, run: RunKey, hook: HookNo) -> Result<Vec<Seq>, Failure> {
+    let mut query = conn.prepare_cached(
+        "SELECT p.seq FROM hooks h JOIN payloads p ON p.run = h.run AND p.hook = h.hook
+         WHERE h.run = ?1 AND h.hook = ?2 AND p.number >= h.received - h.unread ORDER BY p.number",
+    )?;
+    let rows = query.query_map(params![run, hook], |row| row.get(0))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
 /// The payloads of a hook from number `from` on.
 pub fn payloads(
     conn: &Connection,

@@ -9,7 +9,9 @@ use super::runs::{self, Anchor, NewRow, ParentLink, RunKey};
 use super::thread::Writing;
 use super::{components, hooks, host, receipts};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
-use crate::journal::{Body, Entry, Event, HookNo, NewEntry, ParentEnd, Seq, Timestamp};
+use crate::journal::{
+    Body, Continuation, Entry, Event, HookNo, NewEntry, ParentEnd, RunStatus, Seq, Timestamp,
+};
 use crate::store::decide::{self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
     Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed, Ending,
@@ -356,7 +358,7 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     let mut woken = Vec::new();
     for entry in left.entries {
         let (event, body) = settle(writing, &append.run, &head, entry, append.now)?;
-        if let Event::ChildStarted { run, .. } = &event {
+        if let Event::ChildStarted { run, .. } | Event::Continued { run } = &event {
             woken.push(run.clone());
         }
         entries.push(head.push(&writing.conn, event, body, append.now)?);
@@ -390,7 +392,9 @@ fn tell_family(writing: &mut Writing, ended: RunId, now: Timestamp, woken: &mut 
     let mut ended = vec![ended];
     while let Some(run) = ended.pop() {
         let head = writing.existing(&run)?;
-        if let Some(link) = head.parent {
+        // The run that goes on has the parent.
+        let goes_on = head.standing.folded == RunStatus::Continued;
+        if let Some(link) = head.parent.filter(|_| !goes_on) {
             let parent = runs::id(&writing.conn, link.run)?;
             if !writing.existing(&parent)?.standing.folded.is_terminal() {
                 let last = journal::read(&writing.conn, (head.key, &run), head.seq, 1)?.pop();
@@ -444,6 +448,7 @@ fn settle(
             decide::check_owner_event(&event)?;
             Ok((event, body))
         }
+        NewEntry::Continue(continuation) => go_on(writing, run, head, &continuation, now),
         NewEntry::StartChild(child) => {
             // What it meets may be the run itself, as the entries before this one left it.
             head.update_row(&writing.conn)?;
@@ -486,6 +491,37 @@ fn settle(
             Ok(decide::open_hook(&opener, opening, last.as_ref(), now)?)
         }
     }
+}
+
+/// Admits the run that goes on for this one: with its open hooks, what was not read from them, and its parent.
+fn go_on(
+    writing: &mut Writing,
+    run: &RunId,
+    head: &Head,
+    continuation: &Continuation,
+    now: Timestamp,
+) -> Result<(Event, Option<Body>)> {
+    let open = hooks::open(&writing.conn, head.key)?;
+    let specs = open.iter().map(|(_, spec, until)| (spec.clone(), *until));
+    let new = decide::continued(run, continuation, specs, now);
+    let id = new.id.clone();
+    insert_run(writing, new, runs::parent(&writing.conn, head.key)?)?;
+    let mut unread = Vec::new();
+    for ((old, ..), new) in open.iter().zip(0 as HookNo..) {
+        for seq in hooks::unread_seqs(&writing.conn, head.key, *old)? {
+            unread.push((seq, new));
+        }
+    }
+    unread.sort_unstable();
+    for (seq, hook) in unread {
+        let payload = journal::read(&writing.conn, (head.key, run), seq, 1)?.pop();
+        let body = payload.and_then(|entry| entry.body);
+        push_one(writing, &id, Event::PayloadReceived { hook }, body, now)?;
+    }
+    if let Some(carried) = decide::carried(continuation, head.standing) {
+        push_one(writing, &id, carried, None, now)?;
+    }
+    Ok((Event::Continued { run: id }, Some(continuation.input.clone())))
 }
 
 pub fn block(writing: &mut Writing, run: &RunId, fence: Fence, why: &Blocked) -> Result<()> {

@@ -335,6 +335,19 @@ pub fn id(conn: &Connection, key: RunKey) -> Result<RunId, Failure> {
     Ok(query.query_row([key], |row| column::parse(row, 0))?)
 }
 
+/// Who started this run, and what becomes of it when that one ends first.
+pub fn parent(conn: &Connection, key: RunKey) -> Result<Option<(ParentLink, ParentEnd)>, Failure> {
+    let mut query =
+        conn.prepare_cached("SELECT parent, parent_call, on_parent_end FROM runs WHERE key = ?1")?;
+    let parent = query.query_row([key], |row| {
+        Ok(match (row.get(0)?, row.get(1)?, column::opt_json(row, 2)?) {
+            (Some(run), Some(call), Some(on_end)) => Some((ParentLink { run, call }, on_end)),
+            _ => None,
+        })
+    });
+    Ok(parent?)
+}
+
 /// Live runs that this one started, with what becomes of them when it ends.
 pub fn children(conn: &Connection, parent: RunKey) -> Result<Vec<(RunId, ParentEnd)>, Failure> {
     let mut query = conn.prepare_cached(
