@@ -358,6 +358,29 @@ fn exit_codes_tell_how_it_ended() {
 }
 
 #[test]
+fn a_rerun_asks_about_steps_without_keys() {
+    let served = Served::with_programs();
+    let start = ["start", "keys", r#"{"seed":"a"}"#, "--id", "first", "--wait"];
+    served.run(&start).ends_with(0);
+    let refused = served
+        .run(&["runs", "rerun", "first", "--id", "second"])
+        .ends_with(1);
+    refused.says("`--yes`");
+    let rerun = [
+        "runs", "rerun", "first", "--id", "second", "--hook", "mine", "--yes",
+    ];
+    assert_eq!(served.run(&rerun).ends_with(0).stdout.trim(), "second");
+    served.run(&["runs", "rerun", "nobody", "--yes"]).ends_with(1);
+    served.run(&["runs", "cancel", "nobody"]).ends_with(1);
+    let ended = served.run(&["runs", "terminate", "second", "-o", "json"]);
+    assert!(
+        ended.stdout.contains("run_ended") || ended.stdout.contains("\"cancelled\""),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
 fn steps_that_block_their_run_are_decided_about() {
     let served = Served::with_programs();
     let stuck = |id: &str| {

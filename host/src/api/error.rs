@@ -132,6 +132,11 @@ impl From<Error> for ApiError {
             Error::KeyConflict => new(S::CONFLICT, "key_conflict")
                 .hint("a key belongs to one request; use a new one for another"),
 
+            Error::UnkeyedSteps { run, steps } => new(S::CONFLICT, "unkeyed_steps")
+                .detail("run_id", run)
+                .detail("steps", steps)
+                .hint("say `repeat_unkeyed: true` when that is what you want, or give the steps keys"),
+
             Error::RunNotFound(run) => new(S::NOT_FOUND, "run_not_found").detail("run_id", run),
             Error::HookNotFound(token) => new(S::NOT_FOUND, "hook_not_found").detail("token", token),
             Error::HookEnded { token, owner } => new(S::GONE, "hook_ended")

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use super::error::{ApiError, Result};
 use super::extract::{ComponentBytes, Json as JsonBody, Key, Path, Query};
 use crate::engine::{
-    ConflictPolicy, Engine, ReplayReport, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook,
-    StartPayload, StartReceipt, StartRequest,
+    ConflictPolicy, Engine, ReplayReport, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult,
+    StartHook, StartPayload, StartReceipt, StartRequest,
 };
 use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{CallNo, Entry, Event, RunStatus, Seq, Timestamp};
@@ -75,6 +75,16 @@ struct StartHookBody {
     metadata: Option<Value>,
 }
 
+impl StartHookBody {
+    fn into_hook(self) -> Result<StartHook> {
+        Ok(StartHook {
+            token: HookToken::new(self.token)?,
+            min_retention_ms: as_ms(self.min_retention),
+            metadata: self.metadata,
+        })
+    }
+}
+
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     humantime::parse_duration(&text).map_err(|error| {
@@ -119,13 +129,6 @@ fn as_ms(duration: Duration) -> u64 {
 
 impl StartBody {
     fn into_request(self, Key(key): Key) -> Result<StartRequest> {
-        let hook = |hook: StartHookBody| {
-            Ok(StartHook {
-                token: HookToken::new(hook.token)?,
-                min_retention_ms: as_ms(hook.min_retention),
-                metadata: hook.metadata,
-            })
-        };
         let on_conflict = match (self.on_conflict, self.deliver) {
             (OnConflictBody::Fail, None) => ConflictPolicy::Fail,
             (OnConflictBody::Attach, None) => ConflictPolicy::Attach,
@@ -147,7 +150,11 @@ impl StartBody {
             workflow: self.workflow,
             input: self.input.get().into(),
             id: self.id.map(RunId::new).transpose()?,
-            hooks: self.hooks.into_iter().map(hook).collect::<Result<_>>()?,
+            hooks: self
+                .hooks
+                .into_iter()
+                .map(StartHookBody::into_hook)
+                .collect::<Result<_>>()?,
             on_conflict,
             start_at: self.start_at,
             tags: Tags::new(self.tags)?,
@@ -406,6 +413,42 @@ pub async fn cancel(
         false => StatusCode::ACCEPTED,
     };
     Ok((status, Json(run)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RerunBody {
+    id: Option<String>,
+    #[serde(default)]
+    hooks: Vec<StartHookBody>,
+    #[serde(default)]
+    repeat_unkeyed: bool,
+}
+
+/// `POST /v1/runs/{id}/rerun`: a new run of the same workflow with the same input.
+pub async fn rerun(
+    State(engine): State<Engine>,
+    Path(of): Path,
+    Key(key): Key,
+    JsonBody(body): JsonBody<RerunBody>,
+) -> Result<(StatusCode, Json<StartReceipt>)> {
+    let request = RerunRequest {
+        of: RunId::new(of)?,
+        id: body.id.map(RunId::new).transpose()?,
+        hooks: body
+            .hooks
+            .into_iter()
+            .map(StartHookBody::into_hook)
+            .collect::<Result<_>>()?,
+        repeat_unkeyed: body.repeat_unkeyed,
+        key,
+    };
+    let receipt = engine.rerun(request).await?;
+    let status = match receipt.started {
+        true => StatusCode::CREATED,
+        false => StatusCode::OK,
+    };
+    Ok((status, Json(receipt)))
 }
 
 /// `POST /v1/runs/{id}/terminate`: at once, and without its workflow.

@@ -11,6 +11,7 @@ mod hooks;
 mod journal;
 mod output;
 mod replay;
+mod rerun;
 mod runs;
 mod serve;
 mod start;

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use super::hooks::Hook;
 use super::output::{Rows, json, time};
+use super::rerun::{self, RerunArgs};
 use super::{Exit, Global, output};
 use crate::ids::Digest;
 use crate::journal::{CallNo, CancelReason, RunStatus, Timestamp};
@@ -24,6 +25,8 @@ pub enum Command {
         /// Id of the run
         run: String,
     },
+    /// Start a new run with the workflow and input of this one; asks when steps would take effect once more
+    Rerun(RerunArgs),
     /// Ask a run to cancel: its workflow is told, and can tidy up before it ends
     Cancel {
         /// Id of the run
@@ -216,6 +219,7 @@ pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> 
     match command {
         Command::List(args) => list(args, global).await?,
         Command::Show { run } => show(&run, global).await?,
+        Command::Rerun(args) => rerun::run(args, global).await?,
         Command::Cancel { run } => act(&run, "cancel", "{}".into(), global).await?,
         Command::Terminate { run } => act(&run, "terminate", "{}".into(), global).await?,
         Command::Resolve(args) => resolve(args, global).await?,

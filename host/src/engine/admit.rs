@@ -9,7 +9,7 @@ use super::request::{Attached, ConflictPolicy, Outcome, StartReceipt, StartReque
 use crate::clock;
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
-    Body, Entry, Event, HookSpec, MAX_METADATA_BYTES, PayloadType, RunStatus, Seq, Started,
+    Body, Entry, Event, HookSpec, Lineage, MAX_METADATA_BYTES, PayloadType, RunStatus, Seq, Started,
 };
 use crate::sandbox::{WorkflowManifest, read_json};
 use crate::store::{Admission, Loaded, NewRun, OnConflict, RunInfo, StartDelivery, StoreError, Waits};
@@ -25,6 +25,22 @@ struct Asked {
     payload: Option<Value>,
 }
 
+/// Where a run comes from, beside its request.
+pub(super) struct Origin {
+    pub lineage: Option<Lineage>,
+    /// It claims the token that its workflow declares.
+    pub declared_token: bool,
+}
+
+impl Default for Origin {
+    fn default() -> Self {
+        Self {
+            lineage: None,
+            declared_token: true,
+        }
+    }
+}
+
 impl Engine {
     /// Admits a run and claims its hooks, in one step. Answers after the commit; the run begins by itself. Where a
     /// token is held, [`ConflictPolicy`] says what happens instead, in the same transaction.
@@ -37,8 +53,12 @@ impl Engine {
     }
 
     async fn start_once(&self, request: StartRequest) -> Result<StartReceipt> {
-        let asked = self.read(&request)?;
-        let mut run = match self.prepare(&request, &asked).await {
+        self.start_from(request, Origin::default()).await
+    }
+
+    pub(super) async fn start_from(&self, request: StartRequest, origin: Origin) -> Result<StartReceipt> {
+        let asked = self.read(&request, &origin)?;
+        let mut run = match self.prepare(&request, &asked, origin).await {
             Ok(run) => run,
             // It may be the repetition of a request that could be carried out when it came.
             Err(error) => {
@@ -66,11 +86,12 @@ impl Engine {
 
     /// As it would be admitted now, whoever asks for it.
     pub(super) async fn prepare_run(&self, request: &StartRequest) -> Result<NewRun> {
-        let asked = self.read(request)?;
-        self.prepare(request, &asked).await
+        let origin = Origin::default();
+        let asked = self.read(request, &origin)?;
+        self.prepare(request, &asked, origin).await
     }
 
-    fn read(&self, request: &StartRequest) -> Result<Asked> {
+    fn read(&self, request: &StartRequest, origin: &Origin) -> Result<Asked> {
         let workflow = request.workflow.rsplit('/').next().unwrap_or_default();
         let input: Value = read_json(&request.input).map_err(|error| Error::InvalidInput {
             workflow: workflow.to_owned(),
@@ -100,6 +121,9 @@ impl Engine {
                 Some(payload)
             }
         };
+        if let Some(lineage) = &origin.lineage {
+            asked["lineage"] = json!(lineage);
+        }
         if let Some(at) = request.start_at {
             asked["start_at"] = json!(at);
         }
@@ -114,11 +138,11 @@ impl Engine {
     }
 
     /// Checks a request against what is deployed now.
-    async fn prepare(&self, request: &StartRequest, asked: &Asked) -> Result<NewRun> {
+    async fn prepare(&self, request: &StartRequest, asked: &Asked, origin: Origin) -> Result<NewRun> {
         let (component, workflow) = self.resolve(&request.workflow).await?;
         let workflow = &component.manifest.workflows[&workflow];
         self.check_input(workflow, &request.input, &asked.input)?;
-        let hooks = self.claims(workflow, &asked.input, request)?;
+        let hooks = self.claims(workflow, &asked.input, request, origin.declared_token)?;
         Ok(NewRun {
             id: request.id.clone().unwrap_or_else(RunId::generate),
             on_conflict: self.on_conflict(workflow, &hooks, request, asked)?,
@@ -129,7 +153,7 @@ impl Engine {
                 limits: self.0.config.limits.clone(),
                 timeout: workflow.timeout,
                 hooks,
-                lineage: None,
+                lineage: origin.lineage,
                 start_at: request.start_at,
                 tags: request.tags.clone(),
             },
@@ -306,11 +330,15 @@ impl Engine {
         workflow: &WorkflowManifest,
         input: &Value,
         request: &StartRequest,
+        declared_token: bool,
     ) -> Result<Vec<HookSpec>> {
-        let own = workflow.token_for(input).map_err(|error| Error::InvalidInput {
-            workflow: workflow.name.clone(),
-            what: error.to_string(),
-        })?;
+        let own = match declared_token {
+            true => workflow.token_for(input).map_err(|error| Error::InvalidInput {
+                workflow: workflow.name.clone(),
+                what: error.to_string(),
+            })?,
+            false => None,
+        };
         let mut claims: Vec<HookSpec> = Vec::new();
         claims.extend(own.map(|token| HookSpec {
             token,

@@ -36,6 +36,9 @@ pub enum Error {
     #[error("this idempotency key was used for another request")]
     KeyConflict,
 
+    #[error("run {run} has steps without a key made from data, which would take effect once more: {}", .steps.join(", "))]
+    UnkeyedSteps { run: RunId, steps: Vec<String> },
+
     #[error("no run `{0}`")]
     RunNotFound(RunId),
     #[error("no hook `{0}`")]

@@ -14,6 +14,7 @@ mod held;
 mod hooks;
 mod registry;
 mod replay;
+mod rerun;
 mod request;
 mod runs;
 mod scheduler;
@@ -36,8 +37,8 @@ pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
     Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, Outcome, ReplayReport,
-    ReplayedCall, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt,
-    StartRequest, Verdict, WorkflowInfo,
+    ReplayedCall, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload,
+    StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
 
 /// Sizes and times of an engine. The defaults suit one small machine.

@@ -29,6 +29,19 @@ pub struct StartRequest {
     pub key: Option<IdempotencyKey>,
 }
 
+/// A run to be run again as a new one.
+#[derive(Debug, Clone)]
+pub struct RerunRequest {
+    pub of: RunId,
+    /// Made by the host when absent.
+    pub id: Option<RunId>,
+    /// All that the new run claims.
+    pub hooks: Vec<StartHook>,
+    /// Also the steps may run again whose second time nobody can tell from the first.
+    pub repeat_unkeyed: bool,
+    pub key: Option<IdempotencyKey>,
+}
+
 /// What a start does when one of its tokens is held.
 #[derive(Debug, Clone, Default)]
 pub enum ConflictPolicy {
