@@ -17,6 +17,16 @@ async fn sequence(n: u64) -> WorkflowResult<u64> {
     Ok(last)
 }
 
+/// `n` closures, one after another.
+#[workflow]
+async fn closures(n: u64) -> WorkflowResult<u64> {
+    let mut last = 0;
+    for i in 0..n {
+        last = step("nothing", || async { Ok(i) }).await?;
+    }
+    Ok(last)
+}
+
 /// `n` steps at once.
 #[workflow]
 async fn fanout(n: u64) -> WorkflowResult<u64> {

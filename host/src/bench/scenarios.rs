@@ -24,6 +24,8 @@ use crate::journal::RunStatus;
 pub enum Scenario {
     /// One run, steps one after another.
     Seq,
+    /// One run, closures one after another, beside as many steps.
+    Closures,
     /// One run, steps at once.
     Fanout,
     /// Clients start workflows of one step, over HTTP.
@@ -39,8 +41,9 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Seq,
+        Self::Closures,
         Self::Fanout,
         Self::Starts,
         Self::Duplicates,
@@ -71,6 +74,7 @@ impl Scenario {
 pub async fn measure(scenario: Scenario, plan: &Plan) -> Result<Vec<Figure>> {
     match scenario {
         Scenario::Seq => seq(plan).await,
+        Scenario::Closures => closures(plan).await,
         Scenario::Fanout => fanout(plan).await,
         Scenario::Starts => starts(plan).await,
         Scenario::Duplicates => duplicates(plan).await,
@@ -114,6 +118,35 @@ async fn seq(plan: &Plan) -> Result<Vec<Figure>> {
         Some(bare),
         note,
     )])
+}
+
+/// A closure's attempt replays the journal before it, so its cost depends on how long a run is.
+async fn closures(plan: &Plan) -> Result<Vec<Figure>> {
+    const ROUNDS: u64 = 20;
+    let lab = Lab::open(plan, EngineConfig::default()).await?;
+    let most = plan.count.unwrap_or(1_000);
+    let mut figures = Vec::new();
+    for steps in [10, 100, most] {
+        let rounds = (ROUNDS * 100 / steps).clamp(1, 100);
+        run_steps(&lab, "sequence", steps).await?;
+        run_steps(&lab, "closures", steps).await?;
+        // In turn, since these machines drift.
+        let (mut step_seconds, mut closure_seconds) = (0.0, 0.0);
+        for _ in 0..rounds {
+            step_seconds += run_steps(&lab, "sequence", steps).await?;
+            closure_seconds += run_steps(&lab, "closures", steps).await?;
+        }
+        let all = (rounds * steps) as f64;
+        let note = format!(
+            "bare: as many steps; a closure takes {}, {:.2} times a step",
+            micros(closure_seconds / all),
+            closure_seconds / step_seconds
+        );
+        let (value, bare) = (all / closure_seconds, all / step_seconds);
+        let what = format!("{steps} closures a run");
+        figures.push(Scenario::Closures.figure(what, value, "steps/s", Some(bare), note));
+    }
+    Ok(figures)
 }
 
 /// Runs a workflow of that many steps; the seconds from start to end.
