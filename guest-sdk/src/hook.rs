@@ -18,7 +18,7 @@ use crate::json::to_json;
 use crate::manifest::schema_of;
 use crate::operation::{Operation, WhenDropped};
 use crate::sandbox;
-use crate::time::milliseconds;
+use crate::time::{milliseconds, timeout};
 
 /// Where a run receives payloads of type `T`, under a token that one run at a time owns.
 ///
@@ -237,6 +237,42 @@ impl<T: DeserializeOwned> Hook<T> {
     pub fn next(&mut self) -> Next<'_, T> {
         Next(self.next_raw())
     }
+}
+
+impl<T: DeserializeOwned> Hook<T> {
+    /// As [`next`](Self::next), and waits no longer than `length` from now. What comes later stays in the queue.
+    ///
+    /// ```
+    /// # use onemark_sdk::prelude::*;
+    /// # use onemark_sdk::Within;
+    /// # async fn example(answers: &mut Hook<bool>) -> WorkflowResult<bool> {
+    /// Ok(match answers.next_within(Duration::from_secs(3 * 86_400)).await? {
+    ///     Within::Payload(answer) => answer,
+    ///     Within::Closed | Within::Late => false,
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub async fn next_within(&mut self, length: Duration) -> Result<Within<T>, HookError> {
+        match timeout(length, self.next()).await {
+            Ok(next) => Ok(next?.map_or(Within::Closed, Within::Payload)),
+            Err(late) if late.kind == FailureKind::Timeout => Ok(Within::Late),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+}
+
+/// What came of waiting for a payload for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Within<T> {
+    Payload(T),
+    /// The hook is closed and nothing is left in it.
+    Closed,
+    /// Nothing came in time.
+    Late,
 }
 
 /// The future of [`Hook::next_raw`].

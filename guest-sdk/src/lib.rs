@@ -163,7 +163,7 @@ pub use cancel::{CancelReason, Cancelled, Saga, cancelled};
 pub use child::{Child, ChildCall, ParentEnd, child};
 pub use closure::{ClosureCall, step, typed_step};
 pub use failure::{Failure, FailureInfo, FailureKind};
-pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks};
+pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, Within, start_hook, start_hooks};
 pub use onemark_macros::{StepError, step, workflow};
 pub use random::{random, random_range};
 pub use step::{Backoff, StepCall, StepInfo, StepOutput, Then, step_info};

@@ -27,6 +27,7 @@ on_each_store![
     b06_an_unknown_token_takes_nothing,
     b06_a_tombstone_is_over_after_30_days,
     b07_a_hook_that_ended_takes_nothing,
+    b08_a_wait_that_was_given_up_loses_no_payload,
     b09_what_was_not_read_is_counted_and_can_be_seen,
     b10_close_and_dispose_keep_what_was_delivered,
     b11_deliveries_race_the_end_of_the_run,
@@ -858,6 +859,33 @@ async fn a_generated_token_is_the_same_on_every_activation(kind: StoreKind) {
         seen.push(token);
     }
     assert_ne!(seen[0], seen[1]);
+}
+
+async fn b08_a_wait_that_was_given_up_loses_no_payload(kind: StoreKind) {
+    const PAYLOADS: u64 = 300;
+    for within in [false, true] {
+        let host = uncapped(kind).await;
+        let input = json!({ "ms": 1, "within": within });
+        let run = host.start_with("looks_now_and_then", input, &["looked at"]).await;
+        let mut vain = 0;
+        for n in 1..=PAYLOADS {
+            host.deliver("looked at", json!(n)).await.unwrap();
+            // Some come in a wait, some between two, some while a wait is just given up.
+            if n % 30 == 0 {
+                let fired =
+                    |events: Vec<&str>| events.iter().filter(|event| **event == "timer_fired").count();
+                while fired(host.events(&run).await) <= vain {
+                    tokio::task::yield_now().await;
+                }
+                vain = fired(host.events(&run).await);
+            }
+        }
+        host.deliver("looked at", json!(0)).await.unwrap();
+        let output = host.output(&run).await;
+        assert_eq!(output[1], json!((1..=PAYLOADS).collect::<Vec<_>>()));
+        assert!(output[0].as_u64() > Some(0), "no wait was given up");
+        host.agrees(&run).await;
+    }
 }
 
 // ---- how much --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 //! Hooks: read, closed, disposed, opened again, conflicting.
 
 use onemark_sdk::HookOptions;
+use onemark_sdk::Within;
 use onemark_sdk::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -202,4 +203,35 @@ async fn races(rounds: u64) -> WorkflowResult<String> {
         }
     }
     Ok(seen)
+}
+
+/// Waits for payloads, a little at a time, until one is 0: how many waits were in vain, and what came.
+#[workflow]
+async fn looks_now_and_then(ms: u64, within: bool) -> WorkflowResult<(u64, Vec<u64>)> {
+    let mut hook = start_hook::<u64>()?;
+    let (mut vain, mut came) = (0, Vec::new());
+    loop {
+        let wait = Duration::from_millis(ms);
+        let payload = if within {
+            match hook.next_within(wait).await? {
+                Within::Payload(payload) => Some(payload),
+                Within::Late => None,
+                Within::Closed => break,
+            }
+        } else {
+            select! {
+                slept = sleep(wait) => {
+                    slept?;
+                    None
+                }
+                payload = hook.next() => payload?,
+            }
+        };
+        match payload {
+            None => vain += 1,
+            Some(0) => break,
+            Some(payload) => came.push(payload),
+        }
+    }
+    Ok((vain, came))
 }
