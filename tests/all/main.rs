@@ -19,6 +19,7 @@ mod faults;
 mod held;
 mod hooks;
 mod logs;
+mod output;
 mod policies;
 mod readme;
 mod start;

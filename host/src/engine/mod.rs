@@ -17,6 +17,7 @@ mod replay;
 mod request;
 mod runs;
 mod scheduler;
+mod streams;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub use request::{
     ReplayedCall, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt,
     StartRequest, Verdict, WorkflowInfo,
 };
+pub use streams::{Followed, Following};
 
 /// Sizes and times of an engine. The defaults suit one small machine.
 #[derive(Debug, Clone)]

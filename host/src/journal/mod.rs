@@ -9,6 +9,7 @@ mod options;
 mod outcome;
 mod replay;
 mod status;
+mod stream;
 mod template;
 mod work;
 
@@ -23,5 +24,6 @@ pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides, Then
 pub use outcome::{AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, checked_json, kept, shortened};
 pub use replay::{Begun, GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
+pub use stream::{MAX_CHUNK_BYTES, StreamWrite, check_chunk};
 pub use template::{Template, TemplateError};
 pub use work::{Deadline, Hold, LastAttempt, OpenStep, OpenTimer, Work};
