@@ -1079,6 +1079,7 @@ mod tests {
             component: Digest::of("c"),
             seed: 0,
             limits: Limits::default(),
+            timeout: None,
             hooks: hooks.collect(),
             lineage: None,
             start_at,
@@ -1228,6 +1229,7 @@ mod tests {
         let blocked = Standing {
             folded: RunStatus::Running,
             activity: Activity::Blocked,
+            cancel_requested: None,
         };
         let (call, attempt) = (0, 1);
         let outcomes = |resolved| {
@@ -1273,5 +1275,55 @@ mod tests {
         let ended = blocked.after(&Event::Cancelled, 4).unwrap();
         assert_eq!(ended.status(), RunStatus::Cancelled);
         assert!(ended.blocked().is_err());
+    }
+
+    #[test]
+    fn e15_steps_write_up_to_the_bounds_and_each_chunk_once() {
+        let started = Standing {
+            folded: RunStatus::Running,
+            activity: Activity::Ready { since: 0 },
+            cancel_requested: None,
+        };
+        let write = |call, number| StreamWrite {
+            stream: StreamName::new("s").unwrap(),
+            call,
+            attempt: 1,
+            number,
+            chunk: "1".into(),
+        };
+        let held = Streamed {
+            streams: MAX_STREAMS,
+            bytes: MAX_RUN_BYTES - 1,
+            chunks: Some(MAX_STREAM_CHUNKS - 1),
+            next: 7,
+        };
+        let answer = |held, call, number| write_chunk(started, held, &write(call, number)).unwrap();
+        let step = Some(0);
+        assert_eq!(answer(held, step, 7), Ok(()));
+        assert_eq!(answer(held, step, 6), Err(Written::Done));
+        assert!(write_chunk(started, held, &write(step, 8)).is_err());
+        for full in [
+            Streamed {
+                bytes: MAX_RUN_BYTES,
+                ..held
+            },
+            Streamed {
+                chunks: Some(MAX_STREAM_CHUNKS),
+                ..held
+            },
+            Streamed { chunks: None, ..held },
+        ] {
+            assert!(matches!(answer(full, step, 7), Err(Written::Full(_))), "{full:?}");
+            // There before, or of workflow code, which has bounds of its own.
+            assert_eq!(answer(full, step, 6), Err(Written::Done));
+            assert_eq!(answer(full, None, 7), Ok(()));
+        }
+        let ended = Standing {
+            folded: RunStatus::Completed,
+            activity: Activity::Ended { at: 0 },
+            cancel_requested: None,
+        };
+        let answer = write_chunk(ended, held, &write(step, 7)).unwrap();
+        assert_eq!(answer, Err(Written::Ended));
     }
 }
