@@ -968,7 +968,7 @@ pub fn receipts_over(now: Timestamp) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Tags;
+    use crate::ids::StreamName;
     use crate::journal::{Limits, PayloadType, Started};
     use crate::store::{BlockReason, HeldStep};
 
