@@ -29,6 +29,8 @@ pub enum FailureKind {
     TooLarge,
     /// What was asked for cannot be, such as an idempotency key of more than 255 bytes.
     Invalid,
+    /// The run has written as much output as it may.
+    StreamFull,
     /// Another run owns the hook's token.
     HookConflict,
     /// The id of a child was used for another run.
@@ -59,6 +61,7 @@ impl FailureKind {
             Self::Interrupted => "interrupted",
             Self::TooLarge => "too_large",
             Self::Invalid => "invalid",
+            Self::StreamFull => "stream_full",
             Self::HookConflict => "hook_conflict",
             Self::RunIdConflict => "run_id_conflict",
             Self::UnknownWorkflow => "unknown_workflow",

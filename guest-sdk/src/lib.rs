@@ -97,6 +97,9 @@
 //! together, as in `try_join!(a(), b())`. Combinators poll from first to last, and that is the order in
 //! which steps are called.
 //!
+//! **Output** goes to a run's [streams](stream()), for others to read while the run goes on, and its
+//! [tags](set_tag), by which lists find it.
+//!
 //! # Errors
 //!
 //! A step returns its own error type, for which [`StepError`] says whether another attempt can help, or
@@ -148,6 +151,7 @@ mod random;
 mod sandbox;
 mod step;
 mod step_error;
+mod stream;
 mod time;
 mod workflow;
 
@@ -168,8 +172,11 @@ pub use onemark_macros::{StepError, step, workflow};
 pub use random::{random, random_range};
 pub use step::{Backoff, StepCall, StepInfo, StepOutput, Then, step_info};
 pub use step_error::{Retry, StepError, StepFailed};
+pub use stream::{OutputStream, stream};
 pub use time::{Sleep, now, sleep, sleep_until, timeout};
-pub use workflow::{WorkflowError, WorkflowOutput, WorkflowResult, continue_as_new, run_id, workflow_name};
+pub use workflow::{
+    WorkflowError, WorkflowOutput, WorkflowResult, continue_as_new, run_id, set_tag, workflow_name,
+};
 
 #[doc(no_inline)]
 pub use futures::future::{join_all, select_all, try_join_all};
@@ -207,8 +214,8 @@ pub mod prelude {
     #[doc(no_inline)]
     pub use crate::{
         Failure, FailureKind, Hook, HookError, StepError, StepFailed, WorkflowError, WorkflowResult, join,
-        join_all, log, now, random, run_id, select, sleep, sleep_until, start_hook, start_hooks, step,
-        step_info, timeout, try_join, try_join_all, workflow,
+        join_all, log, now, random, run_id, select, set_tag, sleep, sleep_until, start_hook, start_hooks,
+        step, step_info, stream, timeout, try_join, try_join_all, workflow,
     };
     pub use futures::FutureExt as _;
     #[doc(no_inline)]

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::bindings::onemark::workflow::context;
-use crate::failure::{FailureKind, chain, failure_in};
+use crate::failure::{Failure, FailureKind, chain, failure_in};
 use crate::json::to_json;
 use crate::sandbox::{self, Sandbox};
 
@@ -205,6 +205,25 @@ pub fn run_id() -> String {
 pub fn workflow_name() -> String {
     assert_in_workflow("workflow_name");
     context::workflow()
+}
+
+/// Gives this run a tag, by which lists of runs find it, or changes its value. It is saved with the workflow's next
+/// commit, which comes when the workflow waits. Setting the value that the run has does nothing.
+///
+/// ```
+/// # use onemark_sdk::prelude::*;
+/// # async fn example() -> WorkflowResult<()> {
+/// set_tag("state", "paid")?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// `invalid` when name or value is empty, longer than 255 bytes or holds a control character, when the name holds a
+/// `=`, or when the run would have more than 32 tags; `not_in_step` in a step.
+pub fn set_tag(name: &str, value: &str) -> Result<(), Failure> {
+    sandbox::require_workflow("set_tag", "set it in the workflow, around the step")?;
+    context::set_tag(name, value).map_err(|document| Failure::untyped("set_tag", &document))
 }
 
 #[track_caller]

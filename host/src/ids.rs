@@ -113,6 +113,12 @@ name!(
     "idempotency key"
 );
 
+name!(
+    /// An output stream of a run, e.g. `progress`.
+    StreamName,
+    "stream name"
+);
+
 impl RunId {
     /// A fresh id; ids made later sort later.
     pub fn generate() -> Self {
@@ -166,6 +172,17 @@ impl Tags {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// These and one more, or with another value.
+    pub fn with(&self, name: &str, value: &str) -> Result<Self, TagError> {
+        let mut tags = self.0.clone();
+        tags.insert(name.to_owned(), value.to_owned());
+        Self::new(tags)
     }
 
     /// By name.

@@ -1280,3 +1280,106 @@ async fn the_model_answers_as_the_database_does() {
         server.refused_post("/v1/hooks/t", "1", 410, "hook_ended").await;
     }
 }
+
+// E15
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_are_read_by_page_and_followed_from_an_index() {
+    let server = Server::new().await;
+    let run = server.start("echoes", json!({ "token": "echo" }), "other").await;
+    let base = format!("/v1/runs/{run}/streams");
+    assert_eq!(server.get(&base).await.json, json!({ "streams": [] }));
+
+    let mut early = Events::of(&server, &format!("{base}/echo?follow=true"), None).await;
+    for word in ["a", "b"] {
+        server.post("/v1/hooks/echo", json!(word)).await;
+    }
+    for (index, word) in ["a", "b"].into_iter().enumerate() {
+        let (id, data) = early.next().await.expect("an event");
+        assert_eq!(id, index.to_string());
+        assert_eq!(
+            [&data["chunk"], &data["call"], &data["attempt"]],
+            [&json!(word), &json!(null), &json!(0)]
+        );
+    }
+    // Who was cut off goes on after the last that it has.
+    let mut late = Events::of(&server, &format!("{base}/echo?follow=true"), Some("0")).await;
+    assert_eq!(late.next().await.expect("an event").1["chunk"], "b");
+
+    let page = server.get(&format!("{base}/echo?from=0&limit=1")).await.json;
+    assert_eq!(
+        (&page["chunks"][0]["chunk"], &page["next"]),
+        (&json!("a"), &json!(1))
+    );
+    let page = server.get(&format!("{base}/echo?from=1")).await.json;
+    assert_eq!(
+        (&page["chunks"][0]["chunk"], &page["next"]),
+        (&json!("b"), &json!(null))
+    );
+
+    server.post("/v1/hooks/echo", json!("end")).await;
+    for events in [&mut early, &mut late] {
+        assert_eq!(events.next().await.expect("an event").1["chunk"], "end");
+        let (id, data) = events.next().await.expect("the end");
+        assert_eq!((&*id, data), ("end", json!({ "status": "completed" })));
+        assert!(events.next().await.is_none());
+    }
+    let listed = server.get(&base).await.json;
+    assert_eq!(
+        listed,
+        json!({ "streams": [{ "name": "echo", "chunks": 3, "bytes": 11 }] })
+    );
+
+    for (path, status) in [
+        ("/v1/runs/nobody/streams".to_owned(), 404),
+        ("/v1/runs/nobody/streams/echo".to_owned(), 404),
+        ("/v1/runs/nobody/streams/echo?follow=true".to_owned(), 404),
+        (format!("{base}/echo?limit=0"), 400),
+        (format!("{base}/echo?follow=true&limit=1"), 400),
+        (format!("{base}/echo?from=x"), 400),
+        (format!("{base}/a%0Ab"), 400),
+    ] {
+        assert_eq!(server.get(&path).await.status, status, "{path}");
+    }
+    let path = format!("{base}/echo?follow=true");
+    let answer = send(server.request("GET", &path).header("last-event-id", "x")).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+}
+
+/// Server-sent events of one answer.
+struct Events {
+    response: reqwest::Response,
+    unread: String,
+}
+
+impl Events {
+    async fn of(server: &Server, path: &str, last: Option<&str>) -> Self {
+        let mut request = server.request("GET", path);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let response = request.send().await.expect("an answer");
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self {
+            response,
+            unread: String::new(),
+        }
+    }
+
+    /// Id or else name of the next event, and its data.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some((event, rest)) = self.unread.split_once("\n\n") {
+                let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+                let id = field("id: ").or(field("event: ")).map(str::to_owned);
+                let data = field("data: ").map(|data| serde_json::from_str(data).expect("JSON"));
+                self.unread = rest.to_owned();
+                if let Some(found) = id.zip(data) {
+                    return Some(found);
+                }
+            } else {
+                let bytes = self.response.chunk().await.expect("it goes on")?;
+                self.unread.push_str(std::str::from_utf8(&bytes).expect("text"));
+            }
+        }
+    }
+}

@@ -799,3 +799,36 @@ fn serve_ephemeral_leaves_no_files() {
     served.host.wait().unwrap();
     assert_eq!(names(served.folder.path()), [""; 0]);
 }
+
+// E15
+#[test]
+fn streams_are_listed_printed_and_followed() {
+    let served = Served::with_programs();
+    let start = ["start", "echoes", r#"{"token":"echo"}"#, "--id", "e"];
+    served.run(&start).ends_with(0);
+    served
+        .run(&["runs", "streams", "e"])
+        .ends_with(0)
+        .says("no streams");
+    let following = onemark(&["runs", "stream", "e", "echo", "--follow", "--url", &served.url])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    for word in [r#""a""#, r#""b""#, r#""end""#] {
+        served.run(&["deliver", "echo", word]).ends_with(0);
+    }
+    let followed = following.wait_with_output().expect("it ends with the run");
+    assert_eq!(Ran::from(followed).ends_with(0).stdout, "\"a\"\n\"b\"\n\"end\"\n");
+
+    let printed = served.run(&["runs", "stream", "e", "echo", "--from", "1"]);
+    assert_eq!(printed.ends_with(0).stdout, "\"b\"\n\"end\"\n");
+    let whole = served.run(&["runs", "stream", "e", "echo", "--from", "2", "-o", "json"]);
+    let whole = whole.ends_with(0).json();
+    assert_eq!((&whole["index"], &whole["chunk"]), (&json!(2), &json!("end")));
+    let listed = served.run(&["runs", "streams", "e"]).ends_with(0).stdout;
+    assert!(listed.contains("echo") && listed.contains("11"), "{listed}");
+    served
+        .run(&["runs", "stream", "nobody", "echo", "--follow"])
+        .ends_with(1)
+        .says("no run `nobody`");
+}

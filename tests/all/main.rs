@@ -20,6 +20,7 @@ mod faults;
 mod held;
 mod hooks;
 mod logs;
+mod output;
 mod policies;
 mod readme;
 mod rerun;

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
-use onemark::ids::{Digest, Tags};
+use onemark::ids::{Digest, StreamName, Tags};
 use onemark::journal::{
     Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, Event, Failure, FailureKind, HookSpec,
-    Lineage, NewEntry, ParentEnd, RunStatus, Started, Timestamp,
+    Lineage, NewEntry, ParentEnd, RunStatus, Started, StreamWrite, Timestamp,
 };
 use onemark::store::{
-    Append, BlockReason, Blocked, Cap, Decision, Ending, Fence, HeldStep, HookRef, HookState, MemoryStore,
-    OnConflict, Park, RunFilter, Settled, Settlement, SqliteStore, StartDelivery, Store, TOMBSTONE_MS,
+    Append, BlockReason, Blocked, Cap, ChunkWrite, Decision, Ending, Fence, HeldStep, HookRef, HookState,
+    MemoryStore, OnConflict, Park, RunFilter, Settled, Settlement, SqliteStore, StartDelivery, Store,
+    TOMBSTONE_MS, Written,
 };
 use proptest::prelude::*;
 
@@ -20,6 +21,7 @@ use crate::store_support::{
 const IDS: [&str; 12] = [
     "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11",
 ];
+const STREAMS: [&str; 2] = ["s0", "s1"];
 const TOKENS: [&str; 3] = ["a", "b", "c"];
 const KEYS: [&str; 2] = ["k0", "k1"];
 const HELD: [BlockReason; 3] = [
@@ -63,6 +65,14 @@ enum Op {
     },
     /// The last append again.
     AppendAgain,
+    /// A step's chunk.
+    Write {
+        id: usize,
+        stream: usize,
+        call: u32,
+        number: u64,
+        fence: u64,
+    },
     Deliver {
         token: usize,
         key: Option<usize>,
@@ -148,6 +158,15 @@ enum Want {
         leave: bool,
         refused: bool,
     },
+    Tag {
+        name: usize,
+        value: usize,
+    },
+    /// `off`: how far the number is from the next of workflow code.
+    Write {
+        stream: usize,
+        off: i8,
+    },
     End,
     Illegal,
 }
@@ -165,6 +184,9 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
         2 => (0..2u32, 1..3u32).prop_map(|(hook, count)| Want::Take { hook, count }),
         3 => (0..IDS.len(), prop::option::of(0..TOKENS.len()), any::<bool>(), prop::bool::weighted(0.1))
             .prop_map(|(id, token, leave, refused)| Want::Child { id, token, leave, refused }),
+        2 => (0..3usize, 0..2usize).prop_map(|(name, value)| Want::Tag { name, value }),
+        3 => (0..STREAMS.len(), prop_oneof![8 => Just(0i8), 2 => Just(-1), 1 => Just(1)])
+            .prop_map(|(stream, off)| Want::Write { stream, off }),
         6 => Just(Want::End),
         1 => Just(Want::Illegal),
     ];
@@ -218,9 +240,11 @@ fn op() -> impl Strategy<Value = Op> {
                 tags,
             }),
         1 => (id.clone(), 0..KEYS.len(), 0..2u8).prop_map(|(id, key, request)| Op::Recall { id, key, request }),
-        20 => (id.clone(), stale, wants(), park, fence)
+        20 => (id.clone(), stale, wants(), park, fence.clone())
             .prop_map(|(id, stale, wants, park, fence)| Op::Append { id, stale, wants, park, fence }),
         2 => Just(Op::AppendAgain),
+        4 => (id.clone(), 0..STREAMS.len(), 0..2u32, 0..3u64, fence.clone())
+            .prop_map(|(id, stream, call, number, fence)| Op::Write { id, stream, call, number, fence }),
         7 => (token.clone(), maybe_key, 0..12u8, checked)
             .prop_map(|(token, key, payload, checked)| Op::Deliver { token, key, payload, checked }),
         2 => token.prop_map(|token| Op::Dispose { token }),
@@ -356,6 +380,30 @@ impl Pair {
             Op::AppendAgain => {
                 if let Some(append) = self.last_append.clone() {
                     let _ = both!(self, store => store.append(append.clone()));
+                }
+            }
+            Op::Write {
+                id,
+                stream,
+                call,
+                number,
+                fence,
+            } => {
+                let write = ChunkWrite {
+                    run: run_id(IDS[id]),
+                    fence: Fence(self.fence.0.saturating_sub(fence)),
+                    write: StreamWrite {
+                        stream: StreamName::new(STREAMS[stream]).unwrap(),
+                        call: Some(call),
+                        attempt: 1,
+                        number,
+                        chunk: now.to_string().into(),
+                    },
+                    now,
+                };
+                let answer = both!(self, store => store.write_chunk(write.clone()));
+                if let Ok(Written::Done) = answer {
+                    *self.met.entry("Chunk".into()).or_default() += 1;
                 }
             }
             Op::Deliver {
@@ -500,6 +548,8 @@ impl Pair {
             .iter()
             .filter_map(|entry| entry.event.made_by_call())
             .count() as u32;
+        let loaded = self.model.load(&run, 0).await.unwrap();
+        let mut written = loaded.map(|loaded| loaded.written).unwrap_or_default();
         let mut number = || {
             call += 1;
             call - 1
@@ -584,6 +634,23 @@ impl Pair {
                         admission: Some(admission),
                     }))
                 }
+                Want::Tag { name, value } => NewEntry::event(Event::Tagged {
+                    call: number(),
+                    name: format!("t{name}"),
+                    value: format!("v{value}"),
+                }),
+                Want::Write { stream, off } => {
+                    let stream = StreamName::new(STREAMS[stream]).unwrap();
+                    let next = written.entry(stream.clone()).or_default();
+                    *next += 1;
+                    NewEntry::Write(StreamWrite {
+                        stream,
+                        call: None,
+                        attempt: 0,
+                        number: (*next - 1).saturating_add_signed(i64::from(off)),
+                        chunk: self.now.to_string().into(),
+                    })
+                }
                 Want::End => NewEntry::with_body(Event::Completed, Body::new("1")),
                 Want::Illegal => NewEntry::event(Event::PayloadReceived { hook: 0 }),
             });
@@ -616,6 +683,12 @@ impl Pair {
                 }
             }
             both!(self, store => store.hooks_of(&id, now)).unwrap();
+            both!(self, store => store.streams_of(&id)).unwrap();
+            for stream in STREAMS {
+                let stream = StreamName::new(stream).unwrap();
+                both!(self, store => store.chunks(&id, &stream, 0, 100)).unwrap();
+                both!(self, store => store.chunks(&id, &stream, 1, 2)).unwrap();
+            }
         }
         for token in TOKENS.map(token) {
             let hook = both!(self, store => store.hook(&token, now)).unwrap();
@@ -747,6 +820,7 @@ fn random_operations_reach_every_state() {
     for state in ["Pending", "Running", "Suspended", "Blocked", "Completed"] {
         assert!(met.contains_key(state), "no run was {state}: {met:?}");
     }
+    assert!(met.contains_key("Chunk"), "no chunk was written: {met:?}");
     assert!(met.contains_key("Child"), "no child was started: {met:?}");
     assert!(met.contains_key("Cancelled"), "no run was cancelled: {met:?}");
     assert!(met.contains_key("StartAt"), "no run waited to begin: {met:?}");

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId};
+use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, StreamName};
 use onemark::journal::{Entry, Seq, Timestamp};
 use onemark::store::{
-    Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, Deployment, Disposed, Ending,
-    Fence, HookInfo, Loaded, NewRun, ReceivedPayload, Result, RunFilter, RunInfo, Settled, Settlement, Store,
-    StoreError, StoredComponent, Upgraded,
+    Admission, Append, Appended, Blocked, Cancelled, Chunk, ChunkWrite, Delivered, Delivery, Deployment,
+    Disposed, Ending, Fence, HookInfo, Loaded, NewRun, ReceivedPayload, Result, RunFilter, RunInfo, Settled,
+    Settlement, Store, StoreError, StoredComponent, StreamInfo, Upgraded, Written,
 };
 use tokio::sync::watch;
 
@@ -92,6 +92,24 @@ impl Store for FaultyStore {
 
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {
         self.write()?.block(run, fence, blocked).await
+    }
+
+    async fn write_chunk(&self, write: ChunkWrite) -> Result<Written> {
+        self.write()?.write_chunk(write).await
+    }
+
+    async fn streams_of(&self, run: &RunId) -> Result<Option<Vec<StreamInfo>>> {
+        self.store.streams_of(run).await
+    }
+
+    async fn chunks(
+        &self,
+        run: &RunId,
+        stream: &StreamName,
+        from: u64,
+        limit: usize,
+    ) -> Result<Option<Vec<Chunk>>> {
+        self.store.chunks(run, stream, from, limit).await
     }
 
     async fn upgrade(&self, run: &RunId, component: Digest, now: Timestamp) -> Result<Upgraded> {

@@ -108,14 +108,14 @@ fn has_type(headers: &HeaderMap, types: &[&str]) -> bool {
 }
 
 /// The variable part of a path, percent-decoded.
-pub struct Path(pub String);
+pub struct Path<T = String>(pub T);
 
-impl<S: Send + Sync> FromRequestParts<S> for Path {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let axum::extract::Path(text) = axum::extract::Path::from_request_parts(parts, state).await?;
-        Ok(Self(text))
+        let axum::extract::Path(parts) = axum::extract::Path::from_request_parts(parts, state).await?;
+        Ok(Self(parts))
     }
 }
 

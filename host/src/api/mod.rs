@@ -10,6 +10,7 @@ mod hooks;
 mod router;
 mod runs;
 mod server;
+mod streams;
 
 pub use router::router;
 pub use server::{BindError, ServerConfig, bind, serve};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use reqwest::header::CONTENT_TYPE;
-use reqwest::{Method, RequestBuilder, Url};
+use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -150,6 +150,19 @@ impl Client {
         Ok(self.send(self.request(Method::DELETE, path)?).await?)
     }
 
+    /// Server-sent events, as they come.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn follow(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Events> {
+        let request = self.request(Method::GET, path)?.query(query);
+        let response = self.respond(request).await?;
+        Ok(Events {
+            response,
+            unread: Vec::new(),
+        })
+    }
+
     fn request(&self, method: Method, path: &[&str]) -> anyhow::Result<RequestBuilder> {
         let mut url = self.base.clone();
         // In URLs these two mean folders, however they are written.
@@ -163,24 +176,32 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Answer, ClientError> {
+        let response = self.respond(request).await?;
+        let status = response.status().as_u16();
+        Ok(Answer {
+            text: response.text().await.map_err(|source| self.broken(source))?,
+            url: self.base.clone(),
+            status,
+        })
+    }
+
+    fn broken(&self, source: reqwest::Error) -> ClientError {
         let url = self.base.clone();
-        let broken = |source: reqwest::Error| match source.is_connect() {
-            true => ClientError::NoServer(self.base.clone()),
-            false => ClientError::Broken {
-                url: self.base.clone(),
-                source,
-            },
-        };
-        let response = request.send().await.map_err(broken)?;
-        let status = response.status();
-        let text = response.text().await.map_err(broken)?;
-        if status.is_success() {
-            return Ok(Answer {
-                text,
-                url,
-                status: status.as_u16(),
-            });
+        match source.is_connect() {
+            true => ClientError::NoServer(url),
+            false => ClientError::Broken { url, source },
         }
+    }
+
+    /// A successful answer, of which the head has come.
+    async fn respond(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let url = self.base.clone();
+        let response = request.send().await.map_err(|source| self.broken(source))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let text = response.text().await.map_err(|source| self.broken(source))?;
         match serde_json::from_str::<ErrorDocument>(&text) {
             Ok(ErrorDocument {
                 error: ErrorBody { code, message, hint },
@@ -198,6 +219,55 @@ impl Client {
                 status: status.as_u16(),
             }),
         }
+    }
+}
+
+/// Server-sent events of an answer.
+pub struct Events {
+    response: Response,
+    /// What came of the event that is not whole yet.
+    unread: Vec<u8>,
+}
+
+pub struct ServerEvent {
+    /// `None` where the server gives no name.
+    pub name: Option<String>,
+    pub data: String,
+}
+
+impl Events {
+    /// The next event; `None` at the end of the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn next(&mut self) -> anyhow::Result<Option<ServerEvent>> {
+        loop {
+            if let Some(end) = self.unread.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.unread.drain(..end + 2).collect();
+                let event = read_event(&String::from_utf8_lossy(&event));
+                // Without data it keeps the connection alive, and no more.
+                if event.data.is_empty() {
+                    continue;
+                }
+                return Ok(Some(event));
+            }
+            match self.response.chunk().await? {
+                Some(bytes) => self.unread.extend_from_slice(&bytes),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+fn read_event(text: &str) -> ServerEvent {
+    let field = |line: &str, name: &str| {
+        let value = line.strip_prefix(name)?.strip_prefix(':')?;
+        Some(value.strip_prefix(' ').unwrap_or(value).to_owned())
+    };
+    let data: Vec<_> = text.lines().filter_map(|line| field(line, "data")).collect();
+    ServerEvent {
+        name: text.lines().find_map(|line| field(line, "event")),
+        data: data.join("\n"),
     }
 }
 

@@ -41,6 +41,13 @@ pub enum Command {
     Resolve(ResolveArgs),
     /// Let a run go on at the step that failed and blocks it, or all such runs
     Retry(RetryArgs),
+    /// List the output streams of a run
+    Streams {
+        /// Id of the run
+        run: String,
+    },
+    /// Print what a run wrote to an output stream, one chunk a line
+    Stream(StreamArgs),
     /// Move a run to another deployed component and let it go on
     Upgrade {
         /// Id of the run
@@ -115,6 +122,20 @@ pub struct RetryArgs {
     /// With --all, why they are blocked: step_failed or key_expired [default: step_failed]
     #[arg(long, requires = "all")]
     reason: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub struct StreamArgs {
+    /// Id of the run
+    run: String,
+    /// Name of the stream
+    name: String,
+    /// Index of the first chunk to print
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    from: u64,
+    /// Go on with what is written, until the run has ended
+    #[arg(long)]
+    follow: bool,
 }
 
 #[derive(Deserialize)]
@@ -225,6 +246,8 @@ pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> 
         Command::Resolve(args) => resolve(args, global).await?,
         Command::Retry(RetryArgs { run: Some(run), .. }) => act(&run, "retry", "{}".into(), global).await?,
         Command::Retry(args) => retry_all(args, global).await?,
+        Command::Streams { run } => streams(&run, global).await?,
+        Command::Stream(args) => stream(args, global).await?,
         Command::Upgrade { run, component } => upgrade(&run, &component, global).await?,
     }
     Ok(Exit::Done.into())
@@ -396,4 +419,84 @@ async fn act(id: &str, what: &str, body: String, global: &Global) -> anyhow::Res
     }
     output::print_facts(&facts(&answer.read()?))?;
     Ok(())
+}
+
+#[derive(Deserialize)]
+struct StreamList {
+    streams: Vec<StreamInfo>,
+}
+
+#[derive(Deserialize)]
+struct StreamInfo {
+    name: String,
+    chunks: u64,
+    bytes: u64,
+}
+
+async fn streams(id: &str, global: &Global) -> anyhow::Result<()> {
+    let answer = global.client()?.get(&["v1", "runs", id, "streams"], &[]).await?;
+    if global.json() {
+        output::print(&answer.text)?;
+        return Ok(());
+    }
+    let StreamList { streams } = answer.read()?;
+    if streams.is_empty() {
+        output::message("no streams");
+        return Ok(());
+    }
+    let mut rows = Rows::new(["STREAM", "CHUNKS", "BYTES"]);
+    for stream in streams {
+        rows.add([stream.name, stream.chunks.to_string(), stream.bytes.to_string()]);
+    }
+    rows.print()?;
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct StreamPage {
+    chunks: Vec<Box<RawValue>>,
+    next: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    index: u64,
+    chunk: Box<RawValue>,
+}
+
+/// One line a chunk: its JSON, or with `-o json` all that is known of it.
+async fn stream(args: StreamArgs, global: &Global) -> anyhow::Result<()> {
+    let client = global.client()?;
+    let path = ["v1", "runs", &args.run, "streams", &args.name];
+    let print = |text: &str| -> anyhow::Result<u64> {
+        let chunk: Chunk = serde_json::from_str(text).context("the server sent what is no chunk")?;
+        output::print(if global.json() { text } else { chunk.chunk.get() })?;
+        Ok(chunk.index)
+    };
+    let mut from = args.from;
+    if args.follow {
+        loop {
+            let query = [("from", from.to_string()), ("follow", "true".to_owned())];
+            let mut events = client.follow(&path, &query).await?;
+            // A connection that breaks is made again, from where it was.
+            while let Ok(Some(event)) = events.next().await {
+                match event.name.as_deref() {
+                    None => from = print(&event.data)? + 1,
+                    Some("end") => return Ok(()),
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+    loop {
+        let answer = client.get(&path, &[("from", from.to_string())]).await?;
+        let page: StreamPage = answer.read()?;
+        for chunk in page.chunks {
+            print(chunk.get())?;
+        }
+        match page.next {
+            Some(next) => from = next,
+            None => return Ok(()),
+        }
+    }
 }

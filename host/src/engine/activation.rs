@@ -17,6 +17,7 @@ use super::backlog::{Backlog, Kept};
 use super::carry_on::block;
 use super::held;
 use super::registry::Signal;
+use super::streams::StepStreams;
 use crate::ids::RunId;
 use crate::journal::{
     Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, LastAttempt, Limits,
@@ -83,6 +84,9 @@ pub async fn save(
             }
             Ok(appended) => {
                 engine.wake_all(&appended.woken);
+                if entries.iter().any(|new| matches!(new, NewEntry::Write(_))) {
+                    engine.0.registry.written(run);
+                }
                 return Ok(appended);
             }
             Err(error) => {
@@ -603,16 +607,22 @@ impl Activation {
         }
         let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
         let backlog = self.engine.0.backlog.clone();
+        let streams = Arc::new(StepStreams {
+            engine: self.engine.clone(),
+            run: self.run.clone(),
+            call,
+            attempt: step.attempts + 1,
+        });
         let running: AttemptFuture = if step.closure {
             let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
             let replica = replica.map_err(Stop::Replay)?;
-            let request = step.closure_request(&self.run, replica, self.logs.clone());
+            let request = step.closure_request(&self.run, replica, self.logs.clone(), streams);
             Box::pin(async move {
                 let end = sandbox.run_closure(&component, request).await;
                 Ended::new(end, &backlog, permit)
             })
         } else {
-            let request = step.request(&self.run, self.limits.clone(), self.logs.clone());
+            let request = step.request(&self.run, self.limits.clone(), self.logs.clone(), streams);
             Box::pin(async move {
                 let end = sandbox.run_step(&component, request).await;
                 Ended::new(end, &backlog, permit)

@@ -1,5 +1,7 @@
 //! From a request to a run: everything is checked before the one transaction that admits it.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::Engine;
@@ -432,5 +434,6 @@ fn as_admitted(run: NewRun) -> Loaded {
     Loaded {
         run: info,
         entries: entries.map(entry).collect(),
+        written: BTreeMap::new(),
     }
 }

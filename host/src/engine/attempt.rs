@@ -9,7 +9,7 @@ use crate::journal::{
     AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
     Replay, StepOptions, Then, Timestamp, checked_json, shortened,
 };
-use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, Trap, TrapKind};
+use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, StreamSink, Trap, TrapKind};
 
 /// A step that wants an attempt.
 #[derive(Debug, Clone)]
@@ -29,7 +29,13 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub fn request(&self, run: &RunId, limits: Limits, logs: Arc<dyn LogSink>) -> AttemptRequest {
+    pub fn request(
+        &self,
+        run: &RunId,
+        limits: Limits,
+        logs: Arc<dyn LogSink>,
+        streams: Arc<dyn StreamSink>,
+    ) -> AttemptRequest {
         AttemptRequest {
             step: self.step.clone(),
             input: self.input.clone(),
@@ -38,10 +44,17 @@ impl Pending {
             timeout: self.timeout(),
             limits,
             logs,
+            streams,
         }
     }
 
-    pub fn closure_request(&self, run: &RunId, replay: Replay, logs: Arc<dyn LogSink>) -> ClosureRequest {
+    pub fn closure_request(
+        &self,
+        run: &RunId,
+        replay: Replay,
+        logs: Arc<dyn LogSink>,
+        streams: Arc<dyn StreamSink>,
+    ) -> ClosureRequest {
         ClosureRequest {
             run: run.clone(),
             replay,
@@ -49,6 +62,7 @@ impl Pending {
             idempotency_key: self.idempotency_key(run),
             timeout: self.timeout(),
             logs,
+            streams,
         }
     }
 

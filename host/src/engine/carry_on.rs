@@ -158,10 +158,11 @@ async fn activate(
             return Ok(Next::Rest { wake_at: None });
         }
     };
-    let replay = match Replay::resume(loaded.entries) {
+    let mut replay = match Replay::resume(loaded.entries) {
         Ok(replay) => replay,
         Err(error) => return Err(corrupt(run, &error)),
     };
+    replay.set_stored_chunks(loaded.written);
     let logs: Arc<dyn LogSink> = Arc::new(RunLog { run: run.clone() });
     let owner = Activation::new(
         engine.clone(),

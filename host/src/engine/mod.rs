@@ -18,6 +18,7 @@ mod rerun;
 mod request;
 mod runs;
 mod scheduler;
+mod streams;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,7 @@ pub use request::{
     ReplayedCall, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload,
     StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
+pub use streams::{Followed, Following};
 
 /// Sizes and times of an engine. The defaults suit one small machine.
 #[derive(Debug, Clone)]

@@ -29,9 +29,10 @@ pub struct Registry {
 #[derive(Default)]
 struct Active {
     runs: HashMap<RunId, Slot>,
-    watchers: HashMap<RunId, watch::Sender<()>>,
-    /// At this many watchers those that nobody listens to are forgotten.
-    tidy_at: usize,
+    /// Of how runs stand.
+    watchers: Watchers,
+    /// Of what runs write.
+    readers: Watchers,
     /// Due, and without room; first come, first served. Their journals are read when it is their turn: meanwhile
     /// they may change, or end.
     waiting: VecDeque<RunId>,
@@ -42,6 +43,34 @@ struct Active {
     /// The soonest wake, since the scheduler last looked, of a run that left the process or has not begun.
     next_wake: Option<Timestamp>,
     shut_down: bool,
+}
+
+#[derive(Default)]
+struct Watchers {
+    senders: HashMap<RunId, watch::Sender<()>>,
+    /// At this many those that nobody listens to are forgotten.
+    tidy_at: usize,
+}
+
+impl Watchers {
+    fn watch(&mut self, run: &RunId) -> watch::Receiver<()> {
+        if self.senders.len() >= self.tidy_at {
+            // Most have heard what they waited for.
+            self.senders.retain(|_, sender| sender.receiver_count() > 0);
+            self.tidy_at = (2 * self.senders.len()).max(MIN_TIDY);
+        }
+        let sender = self.senders.entry(run.clone());
+        sender.or_insert_with(|| watch::Sender::new(())).subscribe()
+    }
+
+    fn tell(&mut self, run: &RunId) {
+        if let Some(sender) = self.senders.get(run) {
+            sender.send_replace(());
+            if sender.receiver_count() == 0 {
+                self.senders.remove(run);
+            }
+        }
+    }
 }
 
 /// A run that has something to do.
@@ -318,31 +347,35 @@ impl Registry {
 
     /// Hears of every change of this run's status from now on.
     pub fn watch(&self, run: &RunId) -> watch::Receiver<()> {
+        self.lock().watchers.watch(run)
+    }
+
+    /// Hears of every chunk that this run writes from now on, and of its end. Closed when the host stops.
+    pub fn watch_output(&self, run: &RunId) -> watch::Receiver<()> {
         let mut active = self.lock();
-        if active.watchers.len() >= active.tidy_at {
-            // Most have heard what they waited for.
-            active.watchers.retain(|_, sender| sender.receiver_count() > 0);
-            active.tidy_at = (2 * active.watchers.len()).max(MIN_TIDY);
+        match active.shut_down {
+            true => watch::Sender::new(()).subscribe(),
+            false => active.readers.watch(run),
         }
-        let sender = active.watchers.entry(run.clone());
-        sender.or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
     /// Tells watchers that the run ended or was blocked.
     pub fn changed(&self, run: &RunId) {
         let mut active = self.lock();
-        if let Some(sender) = active.watchers.get(run) {
-            sender.send_replace(());
-            if sender.receiver_count() == 0 {
-                active.watchers.remove(run);
-            }
-        }
+        active.watchers.tell(run);
+        active.readers.tell(run);
+    }
+
+    /// Tells those who read along that there are more chunks.
+    pub fn written(&self, run: &RunId) {
+        self.lock().readers.tell(run);
     }
 
     pub async fn shutdown(&self) {
         let tasks: Vec<_> = {
             let mut active = self.lock();
             active.shut_down = true;
+            active.readers = Watchers::default();
             active.runs.drain().filter_map(|(_, slot)| slot.task).collect()
         };
         for task in &tasks {

@@ -46,6 +46,10 @@ pub enum Call {
         /// Over its canonical form.
         input: Digest,
     },
+    SetTag {
+        name: String,
+        value: String,
+    },
     /// The guest waits for something, where its journal has it call.
     Wait,
     Return {
@@ -84,6 +88,7 @@ impl fmt::Display for Call {
             Self::StartChild { workflow, input } => {
                 write!(f, "start {workflow} with the input of digest {}", input.short())
             }
+            Self::SetTag { name, value } => write!(f, "set tag {name}={value}"),
             Self::Wait => write!(f, "wait"),
             Self::Return { value } => write!(f, "return {value}"),
             Self::Continue { input } => write!(f, "continue as new with {input}"),

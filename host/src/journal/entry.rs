@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::options::{Limits, StepOptions};
 use super::outcome::Failure;
 use super::status::RunStatus;
+use super::stream::StreamWrite;
 use crate::ids::{Digest, HookToken, RunId, Tags};
 
 /// Position of an entry in its run's journal; dense, from 0.
@@ -209,6 +210,13 @@ pub enum Event {
     ChildEnded {
         call: CallNo,
         status: RunStatus,
+    },
+
+    /// The guest gave its run a tag.
+    Tagged {
+        call: CallNo,
+        name: String,
+        value: String,
     },
 
     /// The run is to end. What its guest waits for when it observes this completes with the failure `cancelled`;
@@ -428,6 +436,8 @@ pub enum NewEntry {
         spec: HookSpec,
         generated: bool,
     },
+    /// Becomes a chunk of an output stream: a row beside the journal, and no entry.
+    Write(StreamWrite),
 }
 
 impl NewEntry {
@@ -460,7 +470,8 @@ impl Event {
             | Self::HookClaimed { call, .. }
             | Self::HookConflicted { call, .. }
             | Self::ChildStarted { call, .. }
-            | Self::ChildRefused { call, .. } => Some(*call),
+            | Self::ChildRefused { call, .. }
+            | Self::Tagged { call, .. } => Some(*call),
             Self::HookClosed { call, .. } | Self::HookDisposed { call, .. } => *call,
             _ => None,
         }
@@ -508,6 +519,7 @@ impl Event {
             Self::ChildStarted { .. } => "child_started",
             Self::ChildRefused { .. } => "child_refused",
             Self::ChildEnded { .. } => "child_ended",
+            Self::Tagged { .. } => "tagged",
             Self::CancelRequested { .. } => "cancel_requested",
             Self::Upgraded { .. } => "upgraded",
             Self::Continued { .. } => "continued",

@@ -9,6 +9,7 @@ mod options;
 mod outcome;
 mod replay;
 mod status;
+mod stream;
 mod template;
 mod work;
 
@@ -26,5 +27,6 @@ pub use outcome::{
 };
 pub use replay::{Begun, GuestError, HookHandle, Opened, PromiseId, Replay, Waited};
 pub use status::{IllegalTransition, RunStatus};
+pub use stream::{MAX_CHUNK_BYTES, StreamWrite, check_chunk};
 pub use template::{Template, TemplateError};
 pub use work::{Deadline, Hold, LastAttempt, OpenStep, OpenTimer, Work};

@@ -58,6 +58,8 @@ pub enum FailureKind {
     TooLarge,
     /// What was asked for cannot be: a name that is none, an option over its limit.
     Invalid,
+    /// A stream or its run holds as much output as it may.
+    StreamFull,
     /// Another run owns the token.
     HookConflict,
     /// The id of a child was used for another run.

@@ -6,6 +6,7 @@ wasmtime::component::bindgen!({
     imports: {
         "onemark:workflow/promises.wait": async | trappable,
         "onemark:workflow/hooks.[static]hook.open": async | trappable,
+        "onemark:workflow/streams.write": async | trappable,
         default: trappable,
     },
     exports: { default: async },

@@ -3,6 +3,7 @@
 //! The workflow's own instance must stay what a replay makes of it, so it never runs a closure. Each attempt gets
 //! an instance that replays the journal up to the closure, runs it there as a step, and is thrown away.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::guest::{ReplicaGuest, StepGuest, WorkflowGuest};
 use super::logs::{GuestLog, LogSink};
 use super::runtime::Sandbox;
 use super::step::AttemptEnd;
+use super::streams::StreamSink;
 use super::trap::{Trap, TrapKind};
 use super::workflow::{Owner, WorkflowEnd, end_of};
 use crate::ids::RunId;
@@ -28,6 +30,7 @@ pub struct ClosureRequest {
     pub idempotency_key: String,
     pub timeout: Duration,
     pub logs: Arc<dyn LogSink>,
+    pub streams: Arc<dyn StreamSink>,
 }
 
 /// The closure's outcome, carried through the guest's stack: `finish` does not return.
@@ -71,6 +74,7 @@ impl Sandbox {
             idempotency_key,
             timeout,
             logs,
+            streams,
         } = request;
         let started = replay.started();
         let (name, fuel) = (started.workflow.clone(), started.limits.workflow_fuel);
@@ -80,6 +84,8 @@ impl Sandbox {
             attempt: StepGuest {
                 attempt,
                 idempotency_key,
+                streams,
+                written: HashMap::new(),
             },
             in_closure: false,
         });

@@ -1,5 +1,6 @@
 //! What a running instance holds on the host's side.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,10 +16,11 @@ use super::host::http::HttpEgress;
 use super::limits::MemoryLimit;
 use super::logs::{GuestLog, LogStream};
 use super::manifest::Manifest;
+use super::streams::StreamSink;
 use super::trap::Refused;
 use super::workflow::Owner;
 use crate::clock::{self, Clock as _, SystemClock};
-use crate::ids::RunId;
+use crate::ids::{RunId, StreamName};
 use crate::journal::{CallNo, HookHandle, Replay};
 
 /// What a guest's promise handle stands for; its number is the resource's own representation.
@@ -80,6 +82,9 @@ pub struct ReplicaGuest {
 pub struct StepGuest {
     pub attempt: u32,
     pub idempotency_key: String,
+    pub streams: Arc<dyn StreamSink>,
+    /// How many chunks this attempt wrote to each stream.
+    pub written: HashMap<StreamName, u64>,
 }
 
 /// For `bindgen`: the host functions work on the whole [`Guest`].
@@ -146,7 +151,8 @@ impl Guest {
         }
     }
 
-    fn attempt(&mut self) -> Option<&mut StepGuest> {
+    /// The attempt that this guest runs, if it runs one.
+    pub fn attempt(&mut self) -> Option<&mut StepGuest> {
         match &mut self.role {
             Role::Step(step) => Some(step),
             Role::Workflow(workflow) => match &mut workflow.replica {

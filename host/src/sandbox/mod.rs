@@ -18,6 +18,7 @@ mod runtime;
 mod schema;
 mod sources;
 mod step;
+mod streams;
 mod trap;
 mod workflow;
 
@@ -30,5 +31,6 @@ pub use manifest::{Manifest, ManifestError, StepManifest, WorkflowManifest};
 pub use runtime::{Sandbox, SandboxConfig, SandboxError};
 pub use schema::{Schema, SchemaError};
 pub use step::{AttemptEnd, AttemptRequest};
+pub use streams::{NoStreams, StreamSink};
 pub use trap::{Trap, TrapKind};
 pub use workflow::{Owner, Pass, WorkflowEnd};

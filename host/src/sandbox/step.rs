@@ -1,5 +1,6 @@
 //! One attempt of a step, in an instance of its own.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use super::guest::{Role, StepGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
 use super::logs::{GuestLog, LogSink};
 use super::runtime::Sandbox;
+use super::streams::StreamSink;
 use super::trap::Trap;
 use crate::journal::{Divergence, Limits};
 
@@ -22,6 +24,7 @@ pub struct AttemptRequest {
     pub timeout: Duration,
     pub limits: Limits,
     pub logs: Arc<dyn LogSink>,
+    pub streams: Arc<dyn StreamSink>,
 }
 
 /// How an attempt ended.
@@ -52,6 +55,8 @@ impl Sandbox {
         let role = Role::Step(StepGuest {
             attempt: request.attempt,
             idempotency_key: request.idempotency_key,
+            streams: request.streams,
+            written: HashMap::new(),
         });
         let mut store = self.store(role, logs, limits.step_memory, wasi, egress);
         let returned = async {

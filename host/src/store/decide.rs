@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Ending, HookRef, HookState,
     NewRun, OnConflict, Owner, Park, Result, Settled, Settlement, StartDelivery, StoreError, TOMBSTONE_MS,
-    Waits,
+    Waits, Written,
 };
-use crate::ids::{Digest, HookToken, RunId};
+use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{
     Body, CallNo, CancelReason, ChildAdmission, ChildStart, Continuation, Entry, Event, Failure, FailureKind,
-    HookNo, HookSpec, IllegalTransition, NewEntry, ParentEnd, RunStatus, Started, Timestamp,
+    HookNo, HookSpec, IllegalTransition, NewEntry, ParentEnd, RunStatus, Started, StreamWrite, Timestamp,
 };
 
 /// The latest time that a store keeps: databases have signed integers. Later ones mean "never".
@@ -371,6 +371,7 @@ fn identity(event: &Event) -> Option<Identity> {
         | Event::TimerSet { call, .. }
         | Event::TimerFired { call }
         | Event::Abandoned { call }
+        | Event::Tagged { call, .. }
         | Event::HookClosed { call: Some(call), .. }
         | Event::HookDisposed { call: Some(call), .. } => Identity::Call(event.name(), *call, 0),
         Event::PayloadsTaken { hook, count } => Identity::Taken(*hook, *count),
@@ -419,6 +420,8 @@ pub fn unwritten(tail: &[Entry], mut entries: Vec<NewEntry>) -> Unwritten {
                 NewEntry::OpenHook { call, .. } => Some(open_identity(*call)),
                 NewEntry::StartChild(child) => Some(child_identity(child.call)),
                 NewEntry::Continue(_) => Some(Identity::End),
+                // Known by its number.
+                NewEntry::Write(_) => None,
             };
             match identity.and_then(|identity| written.get_mut(&identity)) {
                 Some(count) if *count > 0 => {
@@ -465,6 +468,62 @@ pub fn check_owner_event(event: &Event) -> Result<()> {
         return Err(StoreError::Invalid(message));
     }
     Ok(())
+}
+
+/// A run's tags with one that its guest has set.
+pub fn tagged(tags: &Tags, name: &str, value: &str) -> Result<Tags> {
+    let tags = tags.with(name, value);
+    tags.map_err(|error| StoreError::Invalid(error.to_string()))
+}
+
+/// What streams of a run hold before a write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Streamed {
+    /// Streams of the run.
+    pub streams: u64,
+    /// Bytes in all of them.
+    pub bytes: u64,
+    /// Chunks in the stream that is written to; `None` when it is new.
+    pub chunks: Option<u64>,
+    /// The number of the writer's next chunk in it.
+    pub next: u64,
+}
+
+// Bounds of what one run keeps. Workflow code has smaller ones of its own, and is not refused here.
+const MAX_STREAM_CHUNKS: u64 = 100_000;
+const MAX_RUN_BYTES: u64 = 64 << 20;
+const MAX_STREAMS: u64 = 64;
+
+/// Whether a chunk is to be added; or the answer, when it is there or cannot be.
+pub fn write_chunk(
+    standing: Standing,
+    held: Streamed,
+    write: &StreamWrite,
+) -> Result<std::result::Result<(), Written>> {
+    if standing.folded.is_terminal() {
+        return Ok(Err(Written::Ended));
+    }
+    if write.number < held.next {
+        return Ok(Err(Written::Done));
+    }
+    if write.number > held.next {
+        let message = format!("chunk {} of a writer whose next is {}", write.number, held.next);
+        return Err(StoreError::Invalid(message));
+    }
+    if write.call.is_none() {
+        return Ok(Ok(()));
+    }
+    if held.chunks.is_some_and(|chunks| chunks >= MAX_STREAM_CHUNKS) {
+        return Ok(Err(Written::Full("the stream has 100,000 chunks, its limit")));
+    }
+    if held.bytes + write.chunk.len() as u64 > MAX_RUN_BYTES {
+        let text = "the streams of the run would have more than 64 MiB, their limit";
+        return Ok(Err(Written::Full(text)));
+    }
+    if held.chunks.is_none() && held.streams >= MAX_STREAMS {
+        return Ok(Err(Written::Full("the run has 64 streams, its limit")));
+    }
+    Ok(Ok(()))
 }
 
 /// Refuses an append whose sender has applied more than there is. `last` is the journal's last position.
@@ -969,7 +1028,7 @@ pub fn receipts_over(now: Timestamp) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Tags;
+    use crate::ids::StreamName;
     use crate::journal::{Limits, PayloadType, Started};
     use crate::store::{BlockReason, HeldStep};
 
@@ -1081,6 +1140,7 @@ mod tests {
             component: Digest::of("c"),
             seed: 0,
             limits: Limits::default(),
+            timeout: None,
             hooks: hooks.collect(),
             lineage: None,
             start_at,
@@ -1231,6 +1291,7 @@ mod tests {
             cancel_requested: None,
             folded: RunStatus::Running,
             activity: Activity::Blocked,
+            cancel_requested: None,
         };
         let (call, attempt) = (0, 1);
         let outcomes = |resolved| {
@@ -1276,5 +1337,55 @@ mod tests {
         let ended = blocked.after(&Event::Cancelled, 4).unwrap();
         assert_eq!(ended.status(), RunStatus::Cancelled);
         assert!(ended.blocked().is_err());
+    }
+
+    #[test]
+    fn e15_steps_write_up_to_the_bounds_and_each_chunk_once() {
+        let started = Standing {
+            folded: RunStatus::Running,
+            activity: Activity::Ready { since: 0 },
+            cancel_requested: None,
+        };
+        let write = |call, number| StreamWrite {
+            stream: StreamName::new("s").unwrap(),
+            call,
+            attempt: 1,
+            number,
+            chunk: "1".into(),
+        };
+        let held = Streamed {
+            streams: MAX_STREAMS,
+            bytes: MAX_RUN_BYTES - 1,
+            chunks: Some(MAX_STREAM_CHUNKS - 1),
+            next: 7,
+        };
+        let answer = |held, call, number| write_chunk(started, held, &write(call, number)).unwrap();
+        let step = Some(0);
+        assert_eq!(answer(held, step, 7), Ok(()));
+        assert_eq!(answer(held, step, 6), Err(Written::Done));
+        assert!(write_chunk(started, held, &write(step, 8)).is_err());
+        for full in [
+            Streamed {
+                bytes: MAX_RUN_BYTES,
+                ..held
+            },
+            Streamed {
+                chunks: Some(MAX_STREAM_CHUNKS),
+                ..held
+            },
+            Streamed { chunks: None, ..held },
+        ] {
+            assert!(matches!(answer(full, step, 7), Err(Written::Full(_))), "{full:?}");
+            // There before, or of workflow code, which has bounds of its own.
+            assert_eq!(answer(full, step, 6), Err(Written::Done));
+            assert_eq!(answer(full, None, 7), Ok(()));
+        }
+        let ended = Standing {
+            folded: RunStatus::Completed,
+            activity: Activity::Ended { at: 0 },
+            cancel_requested: None,
+        };
+        let answer = write_chunk(ended, held, &write(step, 7)).unwrap();
+        assert_eq!(answer, Err(Written::Ended));
     }
 }

@@ -6,7 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::decide::{self, Cancellation, Claim, Meeting, Opener, Opening, Recall, Receipt, Standing, Unread};
+use super::decide::{
+    self, Cancellation, Claim, Meeting, Opener, Opening, Recall, Receipt, Standing, Streamed, Unread,
+};
 use super::*;
 use crate::journal::{CallNo, Continuation, Event, ParentEnd, PayloadType};
 
@@ -48,8 +50,17 @@ struct Run {
     payloads: Vec<Vec<(Seq, u64)>>,
     /// The claims that its own replaced when it was admitted.
     replaced: Vec<(HookToken, Option<(usize, HookNo)>)>,
+    streams: BTreeMap<StreamName, Stream>,
     /// Who started it, by its place in `runs`.
     parent: Option<(usize, CallNo, ParentEnd)>,
+}
+
+#[derive(Clone, Default)]
+struct Stream {
+    chunks: Vec<Chunk>,
+    bytes: u64,
+    /// The next number of every writer.
+    next: BTreeMap<Option<CallNo>, u64>,
 }
 
 #[derive(Clone)]
@@ -133,6 +144,7 @@ impl Run {
                 hook.unread = decide::unread_after_take(hook.unread, *count, bytes)?;
             }
             Event::Upgraded { component } => self.component = *component,
+            Event::Tagged { name, value, .. } => self.tags = decide::tagged(&self.tags, name, value)?,
             _ => {}
         }
         self.standing = standing;
@@ -142,6 +154,33 @@ impl Run {
         let entry = Entry { seq, at, event, body };
         self.entries.push(entry.clone());
         Ok(entry)
+    }
+
+    /// Adds a chunk, unless it is there or cannot be.
+    fn write(&mut self, write: StreamWrite, now: Timestamp) -> Result<Written> {
+        let stream = self.streams.get(&write.stream);
+        let held = Streamed {
+            streams: self.streams.len() as u64,
+            bytes: self.streams.values().map(|stream| stream.bytes).sum(),
+            chunks: stream.map(|stream| stream.chunks.len() as u64),
+            next: stream
+                .and_then(|stream| stream.next.get(&write.call).copied())
+                .unwrap_or(0),
+        };
+        if let Err(answer) = decide::write_chunk(self.standing, held, &write)? {
+            return Ok(answer);
+        }
+        let stream = self.streams.entry(write.stream).or_default();
+        stream.bytes += write.chunk.len() as u64;
+        stream.next.insert(write.call, write.number + 1);
+        stream.chunks.push(Chunk {
+            index: stream.chunks.len() as u64,
+            at: decide::entry_time(0, now),
+            call: write.call,
+            attempt: write.attempt,
+            chunk: write.chunk,
+        });
+        Ok(Written::Done)
     }
 
     /// `runs` are all that there are.
@@ -348,6 +387,7 @@ impl State {
             payloads: vec![Vec::new(); hooks.len()],
             hooks,
             replaced,
+            streams: BTreeMap::new(),
             parent,
         });
         Ok(())
@@ -391,6 +431,8 @@ impl State {
             run.blocked.clone(),
             run.entries.len(),
             run.hooks.clone(),
+            run.tags.clone(),
+            run.streams.clone(),
         );
         let mut moved = Vec::new();
         let known = self.runs.len();
@@ -406,6 +448,7 @@ impl State {
             let run = &mut self.runs[index];
             run.entries.truncate(before.2);
             (run.standing, run.blocked, run.hooks) = (before.0, before.1, before.3);
+            (run.tags, run.streams) = (before.4, before.5);
             run.payloads.truncate(run.hooks.len());
             for (token, claim) in moved.into_iter().rev() {
                 match claim {
@@ -550,6 +593,10 @@ impl State {
                 (event, body)
             }
             NewEntry::Continue(continuation) => self.go_on(index, &continuation, now)?,
+            NewEntry::Write(write) => {
+                self.runs[index].write(write, now)?;
+                return Ok(());
+            }
             NewEntry::StartChild(child) => {
                 let parent = self.runs[index].id.clone();
                 let admitted = match decide::child(&parent, &child, now)? {
@@ -778,9 +825,11 @@ impl Store for MemoryStore {
 
     async fn load(&self, run: &RunId, from: Seq) -> Result<Option<Loaded>> {
         let state = self.state();
+        let own = |(name, stream): (&StreamName, &Stream)| Some((name.clone(), *stream.next.get(&None)?));
         Ok(state.find(run).map(|run| Loaded {
             run: run.info(&state.runs),
             entries: run.from(from).to_vec(),
+            written: run.streams.iter().filter_map(own).collect(),
         }))
     }
 
@@ -792,6 +841,39 @@ impl Store for MemoryStore {
 
     async fn append(&self, append: Append) -> Result<Appended> {
         self.state().append(append)
+    }
+
+    async fn write_chunk(&self, write: ChunkWrite) -> Result<Written> {
+        let mut state = self.state();
+        state.check_fence(write.fence)?;
+        let index = state.index(&write.run)?;
+        state.runs[index].write(write.write, write.now)
+    }
+
+    async fn streams_of(&self, run: &RunId) -> Result<Option<Vec<StreamInfo>>> {
+        let state = self.state();
+        let info = |(name, stream): (&StreamName, &Stream)| StreamInfo {
+            name: name.clone(),
+            chunks: stream.chunks.len() as u64,
+            bytes: stream.bytes,
+        };
+        Ok(state.find(run).map(|run| run.streams.iter().map(info).collect()))
+    }
+
+    async fn chunks(
+        &self,
+        run: &RunId,
+        stream: &StreamName,
+        from: u64,
+        limit: usize,
+    ) -> Result<Option<Vec<Chunk>>> {
+        let state = self.state();
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let read = |run: &Run| {
+            let chunks = run.streams.get(stream).map_or(&[][..], |stream| &stream.chunks);
+            chunks.iter().skip(from).take(limit).cloned().collect()
+        };
+        Ok(state.find(run).map(read))
     }
 
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {

@@ -7,15 +7,17 @@ mod decide;
 mod memory;
 mod sqlite;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
+use crate::ids::{Digest, HookToken, IdempotencyKey, RunId, StreamName, Tags};
 use crate::journal::{
-    Body, CallNo, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, Timestamp,
+    Body, CallNo, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, StreamWrite,
+    Timestamp,
 };
 
 pub use memory::MemoryStore;
@@ -491,6 +493,8 @@ pub struct RunInfo {
 pub struct Loaded {
     pub run: RunInfo,
     pub entries: Vec<Entry>,
+    /// How many chunks of output workflow code has written, by stream.
+    pub written: BTreeMap<StreamName, u64>,
 }
 
 /// Which runs to list, newest first.
@@ -561,6 +565,47 @@ pub struct Deployment {
     pub deployed_at: Timestamp,
 }
 
+/// A chunk that a step writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkWrite {
+    pub run: RunId,
+    pub fence: Fence,
+    pub write: StreamWrite,
+    pub now: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// The writer's chunk of this number is there, now or from before.
+    Done,
+    /// Bounds of a stream or a run are reached; says which.
+    Full(&'static str),
+    /// The run has ended.
+    Ended,
+}
+
+/// An output stream of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StreamInfo {
+    pub name: StreamName,
+    pub chunks: u64,
+    pub bytes: u64,
+}
+
+/// A chunk of an output stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its place in the stream; dense, from 0.
+    pub index: u64,
+    pub at: Timestamp,
+    /// The call of the step that wrote it; `None` for workflow code.
+    pub call: Option<CallNo>,
+    /// The step's attempt, from 1; 0 for workflow code.
+    pub attempt: u32,
+    /// JSON.
+    pub chunk: Arc<str>,
+}
+
 // ---- the trait -------------------------------------------------------------------------------------
 
 /// The database of one deployment of Onemark. Shared by every task of the host.
@@ -619,6 +664,23 @@ pub trait Store: Send + Sync {
     /// A child is admitted, as by [`Store::admit`], in the transaction of its entry. The end of a run is told to its
     /// parent, and its children are asked to cancel where that was agreed, in the transaction of the end.
     async fn append(&self, append: Append) -> Result<Appended>;
+
+    /// Appends a step's chunk to a stream of its run, or says why not. Once it answers `Done` the chunk survives. A
+    /// number that the writer has used is not written again. (Chunks of workflow code come with [`Store::append`].)
+    async fn write_chunk(&self, write: ChunkWrite) -> Result<Written>;
+
+    /// The streams of a run, by name; `None` when there is no such run.
+    async fn streams_of(&self, run: &RunId) -> Result<Option<Vec<StreamInfo>>>;
+
+    /// At most `limit` chunks of a stream from index `from` on; none when nothing was written to it. `None` when there
+    /// is no such run.
+    async fn chunks(
+        &self,
+        run: &RunId,
+        stream: &StreamName,
+        from: u64,
+        limit: usize,
+    ) -> Result<Option<Vec<Chunk>>>;
 
     /// Marks a live run as blocked. Its journal stays as it is.
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()>;

@@ -13,6 +13,7 @@ mod hooks;
 mod logs;
 mod marks;
 mod misbehaviour;
+mod output;
 mod steps;
 mod timers;
 mod typed;

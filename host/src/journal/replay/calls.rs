@@ -215,6 +215,10 @@ impl Replay {
                 }
             }
             Event::Continued { .. } => Call::Continue { input: body() },
+            Event::Tagged { name, value, .. } => Call::SetTag {
+                name: name.clone(),
+                value: value.clone(),
+            },
             Event::Completed => Call::Return { value: body() },
             Event::Failed | Event::Cancelled => Call::Fail { error: body() },
             _ => return None,

@@ -10,6 +10,7 @@
 mod calls;
 mod children;
 mod hooks;
+mod output;
 mod promises;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -25,6 +26,7 @@ use crate::ids::HookToken;
 use calls::{same_json, text_of};
 use children::Child;
 use hooks::Hook;
+use output::Output;
 use promises::{Awaited, Promise};
 
 pub use hooks::{HookHandle, Opened};
@@ -114,6 +116,7 @@ pub struct Replay {
     bound: HashMap<HookToken, HookNo>,
     /// Hooks of which payloads were taken since the owner last asked.
     read: BTreeSet<HookNo>,
+    output: Output,
     new: Vec<NewEntry>,
 }
 
@@ -164,6 +167,7 @@ impl Replay {
             bound: bound.collect(),
             read: BTreeSet::new(),
             children: BTreeMap::new(),
+            output: Output::new(started.tags.clone()),
             started,
             entries: Vec::with_capacity(entries.len()),
             calls: Vec::new(),
@@ -291,7 +295,11 @@ impl Replay {
     /// that may rely on it; or is an outcome that the guest can observe once it is committed.
     pub fn has_new_effect(&self) -> bool {
         self.new.iter().any(|new| match new {
-            NewEntry::OpenHook { .. } | NewEntry::StartChild(_) | NewEntry::Continue(_) => true,
+            // Output of a step that was called later comes later.
+            NewEntry::OpenHook { .. }
+            | NewEntry::StartChild(_)
+            | NewEntry::Continue(_)
+            | NewEntry::Write(_) => true,
             NewEntry::Event { event, .. } => {
                 matches!(
                     event,

@@ -34,4 +34,11 @@ impl Host for Guest {
         let replay = &mut Guest::workflow(self, "context.cancellation")?.replay;
         Ok(Resource::new_own(replay.cancellation()))
     }
+
+    fn set_tag(&mut self, name: String, value: String) -> wasmtime::Result<Result<(), String>> {
+        let replay = &mut Guest::workflow(self, "context.set-tag")?.replay;
+        let set = replay.set_tag(&name, &value)?;
+        self.ask((name.len() + value.len()) as u64)?;
+        Ok(set.map_err(|failure| failure.to_json()))
+    }
 }

@@ -8,6 +8,7 @@ pub(super) mod http;
 mod logs;
 pub(super) mod promises;
 pub mod steps;
+mod streams;
 mod timers;
 
 use super::bindings::onemark::workflow::types;

@@ -16,6 +16,7 @@ mod readers;
 mod receipts;
 mod requests;
 mod runs;
+mod streams;
 mod thread;
 
 use std::fs::File;
@@ -152,6 +153,35 @@ impl Store for SqliteStore {
         self.writer.run(move |w| requests::append(w, append)).await
     }
 
+    async fn write_chunk(&self, write: ChunkWrite) -> Result<Written> {
+        self.writer.run(move |w| requests::write_chunk(w, &write)).await
+    }
+
+    async fn streams_of(&self, run: &RunId) -> Result<Option<Vec<StreamInfo>>> {
+        let run = run.clone();
+        let read = move |conn: &_| {
+            let key = runs::key(conn, &run)?;
+            key.map(|key| streams::of_run(conn, key)).transpose()
+        };
+        self.readers.run(read).await
+    }
+
+    async fn chunks(
+        &self,
+        run: &RunId,
+        stream: &StreamName,
+        from: u64,
+        limit: usize,
+    ) -> Result<Option<Vec<Chunk>>> {
+        let (run, stream) = (run.clone(), stream.clone());
+        let read = move |conn: &_| {
+            let key = runs::key(conn, &run)?;
+            key.map(|key| streams::read(conn, key, &stream, from, limit))
+                .transpose()
+        };
+        self.readers.run(read).await
+    }
+
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {
         let run = run.clone();
         self.writer
@@ -249,5 +279,10 @@ fn load(conn: &rusqlite::Connection, id: &RunId, from: Seq) -> std::result::Resu
         }
         .into());
     }
-    Ok(Some(Loaded { run, entries }))
+    let written = streams::of_workflow(conn, row.key)?;
+    Ok(Some(Loaded {
+        run,
+        entries,
+        written,
+    }))
 }

@@ -7,15 +7,16 @@ use super::failure::Failure;
 use super::journal::{self, NOTHING, Tail};
 use super::runs::{self, Anchor, NewRow, ParentLink, RunKey};
 use super::thread::Writing;
-use super::{components, hooks, host, receipts};
+use super::{components, hooks, host, receipts, streams};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{
-    Body, Continuation, Entry, Event, HookNo, NewEntry, ParentEnd, RunStatus, Seq, Timestamp,
+    Body, Continuation, Entry, Event, HookNo, NewEntry, ParentEnd, RunStatus, Seq, StreamWrite, Timestamp,
 };
 use crate::store::decide::{self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
-    Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed, Ending,
-    Fence, HookRef, NewRun, Settled, Settlement, StoreError, StoredComponent, Upgraded,
+    Admission, Append, Appended, Blocked, Cancelled, ChunkWrite, Delivered, Delivery, DeliveryReceipt,
+    Disposed, Ending, Fence, HookRef, NewRun, Settled, Settlement, StoreError, StoredComponent, Upgraded,
+    Written,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -87,8 +88,10 @@ impl Head {
         let at = decide::entry_time(self.at, now);
         self.standing = self.standing.after(&event, at)?;
         self.apply_to_hooks(conn, &event, body.as_ref(), at)?;
-        if let Event::Upgraded { component } = &event {
-            self.component = *component;
+        match &event {
+            Event::Upgraded { component } => self.component = *component,
+            Event::Tagged { name, value, .. } => runs::set_tag(conn, self.key, name, value)?,
+            _ => {}
         }
         let seq = self.seq + 1;
         let entry = Entry { seq, at, event, body };
@@ -357,7 +360,9 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     let mut head = before.clone();
     let mut woken = Vec::new();
     for entry in left.entries {
-        let (event, body) = settle(writing, &append.run, &head, entry, append.now)?;
+        let Some((event, body)) = settle(writing, &append.run, &head, entry, append.now)? else {
+            continue;
+        };
         if let Event::ChildStarted { run, .. } | Event::Continued { run } = &event {
             woken.push(run.clone());
         }
@@ -384,6 +389,24 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
         status,
         woken,
     })
+}
+
+/// Adds a chunk, unless it is there or cannot be.
+fn write_one(conn: &Connection, head: &Head, write: &StreamWrite, now: Timestamp) -> Result<Written> {
+    let held = streams::streamed(conn, head.key, write)?;
+    match decide::write_chunk(head.standing, held, write)? {
+        Ok(()) => {
+            streams::add(conn, head.key, write, decide::entry_time(0, now))?;
+            Ok(Written::Done)
+        }
+        Err(answer) => Ok(answer),
+    }
+}
+
+pub fn write_chunk(writing: &mut Writing, asked: &ChunkWrite) -> Result<Written> {
+    writing.check_fence(asked.fence)?;
+    let head = writing.existing(&asked.run)?;
+    write_one(&writing.conn, &head, &asked.write, asked.now)
 }
 
 /// The run has ended: its parent hears how, its children are asked to cancel where that was agreed, and theirs if that
@@ -435,20 +458,24 @@ fn tail_after(conn: &Connection, id: &RunId, head: &Head, seen: Seq) -> Result<V
     Ok(tail.entries)
 }
 
-/// What a new entry is written as.
+/// What a new entry is written as; `None` when it is written, beside the journal.
 fn settle(
     writing: &mut Writing,
     run: &RunId,
     head: &Head,
     entry: NewEntry,
     now: Timestamp,
-) -> Result<(Event, Option<Body>)> {
+) -> Result<Option<(Event, Option<Body>)>> {
     match entry {
         NewEntry::Event { event, body } => {
             decide::check_owner_event(&event)?;
-            Ok((event, body))
+            Ok(Some((event, body)))
         }
-        NewEntry::Continue(continuation) => go_on(writing, run, head, &continuation, now),
+        NewEntry::Write(write) => {
+            write_one(&writing.conn, head, &write, now)?;
+            Ok(None)
+        }
+        NewEntry::Continue(continuation) => Ok(Some(go_on(writing, run, head, &continuation, now)?)),
         NewEntry::StartChild(child) => {
             // What it meets may be the run itself, as the entries before this one left it.
             head.update_row(&writing.conn)?;
@@ -467,7 +494,7 @@ fn settle(
                     }
                 },
             };
-            Ok(decide::child_entry(*child, admitted))
+            Ok(Some(decide::child_entry(*child, admitted)))
         }
         NewEntry::OpenHook {
             call,
@@ -488,7 +515,7 @@ fn settle(
                 standing: head.standing,
                 claims: hooks::count(conn, head.key)?,
             };
-            Ok(decide::open_hook(&opener, opening, last.as_ref(), now)?)
+            Ok(Some(decide::open_hook(&opener, opening, last.as_ref(), now)?))
         }
     }
 }

@@ -85,6 +85,21 @@ pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
     Ok(key)
 }
 
+/// Gives a run a tag, or another value of it.
+pub fn set_tag(conn: &Connection, key: RunKey, name: &str, value: &str) -> Result<(), Failure> {
+    let tags = conn
+        .prepare_cached("SELECT json_group_object(name, value) FROM tags WHERE run = ?1")?
+        .query_row([key], |row| column::json(row, 0))?;
+    decide::tagged(&tags, name, value)?;
+    conn.prepare_cached(
+        "INSERT INTO tags (run, name, value, created_at)
+         SELECT key, ?2, ?3, created_at FROM runs WHERE key = ?1
+         ON CONFLICT (run, name) DO UPDATE SET value = excluded.value",
+    )?
+    .execute(params![key, name, value])?;
+    Ok(())
+}
+
 fn waits(standing: Standing) -> Result<Option<String>, StoreError> {
     standing.waits().as_ref().map(column::to_json).transpose()
 }

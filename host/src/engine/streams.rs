@@ -1,0 +1,158 @@
+//! Output streams: what attempts write, and who reads along.
+
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::Engine;
+use super::activation::WRITE_RETRY;
+use super::error::{Error, Result};
+use crate::ids::{RunId, StreamName};
+use crate::journal::{CallNo, Failure, FailureKind, RunStatus, StreamWrite};
+use crate::sandbox::StreamSink;
+use crate::store::{Chunk, ChunkWrite, StreamInfo, Written};
+
+/// Chunks that are read at a time by who follows.
+const AT_ONCE: usize = 100;
+
+impl Engine {
+    /// The output streams of a run, by name.
+    ///
+    /// # Errors
+    /// [`Error::RunNotFound`].
+    pub async fn streams_of(&self, run: &RunId) -> Result<Vec<StreamInfo>> {
+        let streams = self.0.store.streams_of(run).await?;
+        streams.ok_or_else(|| Error::RunNotFound(run.clone()))
+    }
+
+    /// At most `limit` chunks of a stream from index `from` on; none of a stream that was not written to yet.
+    ///
+    /// # Errors
+    /// [`Error::RunNotFound`].
+    pub async fn chunks(
+        &self,
+        run: &RunId,
+        stream: &StreamName,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Chunk>> {
+        let chunks = self.0.store.chunks(run, stream, from, limit).await?;
+        chunks.ok_or_else(|| Error::RunNotFound(run.clone()))
+    }
+
+    /// Reads a stream from index `from` on, and what is written to it from now on.
+    ///
+    /// # Errors
+    /// [`Error::RunNotFound`].
+    pub async fn follow(&self, run: RunId, stream: StreamName, from: u64) -> Result<Following> {
+        let changes = self.0.registry.watch_output(&run);
+        self.run(&run).await?;
+        Ok(Following {
+            engine: self.clone(),
+            run,
+            stream,
+            next: from,
+            changes,
+        })
+    }
+}
+
+/// A stream that is read as it is written.
+pub struct Following {
+    engine: Engine,
+    run: RunId,
+    stream: StreamName,
+    /// Index of the next chunk.
+    next: u64,
+    changes: watch::Receiver<()>,
+}
+
+/// What comes next in a stream that is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Followed {
+    Chunks(Vec<Chunk>),
+    /// The run has ended, and everything is read.
+    Ended(RunStatus),
+    /// This host stops; the stream goes on at the next start.
+    Stopping,
+}
+
+impl Following {
+    /// Waits for more.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn next(&mut self) -> Result<Followed> {
+        loop {
+            // Before the chunks: nothing is written after the end.
+            let status = self.engine.run(&self.run).await?.status;
+            let chunks = self
+                .engine
+                .chunks(&self.run, &self.stream, self.next, AT_ONCE)
+                .await?;
+            if let Some(last) = chunks.last() {
+                self.next = last.index + 1;
+                return Ok(Followed::Chunks(chunks));
+            }
+            if status.is_terminal() {
+                return Ok(Followed::Ended(status));
+            }
+            if self.changes.changed().await.is_err() {
+                return Ok(Followed::Stopping);
+            }
+        }
+    }
+}
+
+/// Where one attempt's chunks go.
+pub struct StepStreams {
+    pub engine: Engine,
+    pub run: RunId,
+    pub call: CallNo,
+    pub attempt: u32,
+}
+
+#[async_trait]
+impl StreamSink for StepStreams {
+    async fn write(
+        &self,
+        stream: &StreamName,
+        number: u64,
+        chunk: Arc<str>,
+    ) -> anyhow::Result<std::result::Result<(), Failure>> {
+        let Engine(inner) = &self.engine;
+        let mut refused = None;
+        loop {
+            let write = ChunkWrite {
+                run: self.run.clone(),
+                fence: inner.fence,
+                write: StreamWrite {
+                    stream: stream.clone(),
+                    call: Some(self.call),
+                    attempt: self.attempt,
+                    number,
+                    chunk: chunk.clone(),
+                },
+                now: inner.clock.now(),
+            };
+            match inner.store.write_chunk(write).await {
+                Ok(Written::Done) => {
+                    inner.registry.written(&self.run);
+                    return Ok(Ok(()));
+                }
+                Ok(Written::Full(text)) => return Ok(Err(Failure::new(FailureKind::StreamFull, text))),
+                Ok(Written::Ended) => return Err(anyhow!("the run has ended")),
+                Err(error) if error.may_retry() => {
+                    refused.get_or_insert_with(|| inner.backlog.refused());
+                    tokio::time::sleep(WRITE_RETRY).await;
+                }
+                Err(error) => {
+                    self.engine.note_failure(&error);
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+}
