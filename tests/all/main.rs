@@ -15,6 +15,7 @@ mod crash;
 mod demo;
 mod determinism;
 mod eviction;
+mod examples;
 mod faults;
 mod held;
 mod hooks;
