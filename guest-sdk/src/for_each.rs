@@ -127,7 +127,7 @@ mod tests {
             let completion = Completion::new(n);
             async move {
                 completion.await;
-                if n % 2 == 0 { Ok(n) } else { Err(n) }
+                if [0, 2, 4].contains(&n) { Ok(n) } else { Err(n) }
             }
         };
         let mut told = Vec::new();

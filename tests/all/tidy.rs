@@ -11,12 +11,16 @@ fn root() -> PathBuf {
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    files(folder, "rs")
+}
+
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.expect("a readable entry").path();
         if path.is_dir() {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.extend(self::files(&path, ending));
+        } else if path.extension().is_some_and(|extension| extension == ending) {
             files.push(path);
         }
     }
@@ -96,6 +100,25 @@ fn guests_depend_on_no_host() {
         let text = fs::read_to_string(&manifest).expect("a readable manifest");
         for banned in ["wasmtime", "rusqlite", "path = \"../host", "path = \"../../host"] {
             assert!(!text.contains(banned), "{} names {banned}", manifest.display());
+        }
+    }
+}
+
+/// In every page that people read, what a link to a file leads to is there.
+#[test]
+fn links_lead_somewhere() {
+    let mut pages = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    for folder in ["host", "examples"] {
+        pages.extend(files(&root().join(folder), "md"));
+    }
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a readable page");
+        let folder = page.parent().expect("a page lies in a folder");
+        for link in text.split("](").skip(1) {
+            let link = link.split([')', '#']).next().unwrap_or_default();
+            if !link.is_empty() && !link.contains("://") {
+                assert!(folder.join(link).exists(), "{}: {link}", page.display());
+            }
         }
     }
 }

@@ -1023,6 +1023,7 @@ mod tests {
             hooks: hooks.collect(),
             lineage: None,
             start_at,
+            timeout: None,
             tags: Tags::default(),
         };
         NewRun {
@@ -1169,6 +1170,7 @@ mod tests {
         let blocked = Standing {
             folded: RunStatus::Running,
             activity: Activity::Blocked,
+            cancel_requested: None,
         };
         let (call, attempt) = (0, 1);
         let outcomes = |resolved| {
