@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps a host alive: starts another whenever one has died.
-struct Supervisor {
+pub struct Supervisor {
     folder: TempDir,
     outside: String,
     code: PathBuf,
@@ -37,10 +37,11 @@ impl Drop for Supervisor {
 }
 
 impl Supervisor {
-    fn new(outside: &Outside) -> Self {
+    /// Steps may reach this server (`HOST:PORT`).
+    pub fn new(outside: String) -> Self {
         Self {
             folder: TempDir::new().expect("a temporary folder"),
-            outside: outside.authority(),
+            outside,
             code: std::env::temp_dir().join("onemark-test-code"),
             host: None,
             deaths: 0,
@@ -48,7 +49,7 @@ impl Supervisor {
     }
 
     /// Starts a host that dies at this commit; 0 never comes.
-    fn start(&mut self, commit: u64) {
+    pub fn start(&mut self, commit: u64) {
         let mut child = Command::new(crash_host_bin())
             .arg(self.folder.path().join("onemark.db"))
             .arg(&self.code)
@@ -83,7 +84,7 @@ impl Supervisor {
         host.url.clone()
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let host = self.host.as_mut().expect("a host runs");
         host.child.kill().expect("it can be killed");
         host.child.wait().expect("it ends");
@@ -91,7 +92,7 @@ impl Supervisor {
 
     /// Sends a request until it is answered, whatever happens to hosts meanwhile: as a client does that has a
     /// key for it.
-    async fn ask(
+    pub async fn ask(
         &mut self,
         request: impl Fn(&reqwest::Client, &str) -> reqwest::RequestBuilder,
     ) -> (u16, Value) {
@@ -162,8 +163,8 @@ async fn place_order(hosts: &mut Supervisor, outside: &Outside) -> String {
     run
 }
 
-/// Waits for the order's end; returns its invoice.
-async fn finished(hosts: &mut Supervisor, run: &str) -> String {
+/// Waits for the run to complete with a text, such as an invoice.
+pub async fn finished(hosts: &mut Supervisor, run: &str) -> String {
     let result = loop {
         let get =
             |client: &reqwest::Client, url: &str| client.get(format!("{url}/v1/runs/{run}/result?wait=5s"));
@@ -174,7 +175,7 @@ async fn finished(hosts: &mut Supervisor, run: &str) -> String {
         assert_ne!(answer["status"], "failed", "{answer}");
         assert_ne!(answer["status"], "blocked", "{answer}");
     };
-    result["output"].as_str().expect("an invoice id").to_owned()
+    result["output"].as_str().expect("a text").to_owned()
 }
 
 /// Everything that must hold after an order, whatever happened on the way.
@@ -245,7 +246,7 @@ async fn h06_sigkill_at_every_commit_of_the_order_example() {
     let mut commit = 1;
     loop {
         let outside = Outside::start().await.expect("the outside starts");
-        let mut hosts = Supervisor::new(&outside);
+        let mut hosts = Supervisor::new(outside.authority());
         hosts.start(commit);
         let run = place_order(&mut hosts, &outside).await;
         let invoice = finished(&mut hosts, &run).await;
@@ -265,7 +266,7 @@ async fn h06_sigkill_at_every_commit_of_the_order_example() {
 #[tokio::test(flavor = "multi_thread")]
 async fn c02_sigkill_inside_a_step_repeats_that_step_alone() {
     let outside = Outside::start().await.expect("the outside starts");
-    let mut hosts = Supervisor::new(&outside);
+    let mut hosts = Supervisor::new(outside.authority());
     hosts.start(0);
     outside.hold_next(onemark::demo::Desk::Charges);
     let run = place_order(&mut hosts, &outside).await;

@@ -16,6 +16,7 @@ mod crash;
 mod demo;
 mod determinism;
 mod eviction;
+mod examples;
 mod faults;
 mod held;
 mod hooks;

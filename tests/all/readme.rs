@@ -1,12 +1,12 @@
-//! The commands of the order example's README, run as they are written there.
+//! The commands of the examples' READMEs, run as they are written there.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use onemark_tests::onemark_bin;
-use serde_json::Value;
+use onemark_tests::{Service, onemark_bin};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 fn root() -> &'static Path {
@@ -166,4 +166,42 @@ fn the_order_example_goes_by_hand_as_its_readme_says() {
     let charged = counts["charges"]["charge:42"]["amount"].clone();
     assert_eq!(charged, 1200, "{counts}");
     assert_eq!(counts["notes"].as_array().expect("a list").len(), 2, "{counts}");
+}
+
+const SMALL: [&str; 8] = [
+    "refund", "contacts", "mail", "invoice", "ticket", "saga", "approval", "fanout",
+];
+
+/// Each with a service that answers what its README says.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_small_examples_go_by_hand_as_their_readmes_say() {
+    let service = Service::start(|asked| match asked.line().as_str() {
+        "POST /refunds" => (200, json!("refund-1")),
+        "POST /tickets" => (201, json!({ "number": 1 })),
+        line if line.starts_with("GET ") => (404, Value::Null),
+        _ => (200, Value::Null),
+    });
+    let service = service.await;
+    let mut terminal = Terminal::new();
+    terminal.outside = service.authority().parse().expect("an address");
+    let tests = std::fs::read_to_string(root().join("tests/all/examples.rs")).expect("a readable file");
+    let mut serve = None;
+    for example in SMALL {
+        let blocks = blocks(&format!("examples/{example}/README.md"), "Try it");
+        let [counted, commands] = blocks.as_slice() else {
+            panic!("{example} has other blocks: {blocks:?}");
+        };
+        let (_, filter) = counted[0].split_once("examples::").expect("a filter");
+        let test = format!("fn {}", filter.split(' ').next().unwrap_or_default());
+        assert!(tests.contains(&test), "no test of {example}: {test}");
+
+        let (first, commands) = commands.split_first().expect("there are commands");
+        serve.get_or_insert_with(|| terminal.begin(first, terminal.host));
+        for line in commands {
+            terminal.run(line, 0);
+        }
+        let runs: Value = serde_json::from_str(&terminal.run("onemark runs list -o json", 0)).expect("JSON");
+        terminal.completed(runs["runs"][0]["id"].as_str().expect("a run"));
+    }
+    assert_eq!(service.asked().len(), 13);
 }

@@ -1,7 +1,8 @@
 //! Guest components, built once from their sources by cargo.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use onemark::guest_build::{BuildOptions, build_component};
 
@@ -46,4 +47,15 @@ pub fn variant(name: &str) -> Arc<[u8]> {
 pub fn order() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built("examples/order")).clone()
+}
+
+/// The component of `examples/{name}`.
+pub fn example(name: &str) -> Arc<[u8]> {
+    static BUILT: Mutex<Option<HashMap<String, Arc<[u8]>>>> = Mutex::new(None);
+    // Nothing is left half done by a build that failed.
+    let mut all = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let component = all.get_or_insert_default().entry(name.to_owned());
+    component
+        .or_insert_with(|| bytes(&built(&format!("examples/{name}"))))
+        .clone()
 }

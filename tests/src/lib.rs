@@ -5,11 +5,13 @@ mod components;
 mod faulty;
 mod host;
 mod marks;
+mod service;
 
-pub use components::{order, programs, variant};
+pub use components::{example, order, programs, variant};
 pub use faulty::{FaultyStore, Refuse};
 pub use host::{StoreKind, TestHost, json_of, request, sandbox, token};
 pub use marks::Marks;
+pub use service::{Asked, Service};
 
 use std::path::PathBuf;
 

@@ -1144,6 +1144,7 @@ mod tests {
             hooks: hooks.collect(),
             lineage: None,
             start_at,
+            timeout: None,
             tags: Tags::default(),
         };
         NewRun {
