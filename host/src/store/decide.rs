@@ -1140,11 +1140,9 @@ mod tests {
             component: Digest::of("c"),
             seed: 0,
             limits: Limits::default(),
-            timeout: None,
             hooks: hooks.collect(),
             lineage: None,
             start_at,
-            timeout: None,
             tags: Tags::default(),
         };
         NewRun {
@@ -1292,7 +1290,6 @@ mod tests {
             cancel_requested: None,
             folded: RunStatus::Running,
             activity: Activity::Blocked,
-            cancel_requested: None,
         };
         let (call, attempt) = (0, 1);
         let outcomes = |resolved| {
