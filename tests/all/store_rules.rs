@@ -1,7 +1,7 @@
 //! Single rules of the store, on the model and on SQLite.
 
 use onemark::ids::Digest;
-use onemark::journal::{Body, Event, NewEntry, RunStatus};
+use onemark::journal::{Body, ChildAdmission, ChildOptions, ChildStart, Event, NewEntry, RunStatus};
 use onemark::store::{
     Admission, Append, BlockReason, Blocked, Delivered, Disposed, Fence, HookState, MemoryStore, Park, Store,
     StoreError, TOMBSTONE_MS, Upgraded,
@@ -210,6 +210,33 @@ on_each_store! {
         // Somebody may have ended it meanwhile.
         let late = store.append(append("r", fence, 3, vec![scheduled(1)])).await.unwrap();
         assert_eq!(late, ended);
+    }
+
+    a_run_that_rests_starts_a_child_and_rests_again: |store, fence| {
+        start(store, "r", vec![], 1).await;
+        let mut rests = append("r", fence, 0, step(0));
+        rests.park = REST;
+        store.append(rests).await.unwrap();
+        let child = new_run("child", vec![], 1);
+        let child = NewEntry::StartChild(Box::new(ChildStart {
+            call: 1,
+            workflow: "w".into(),
+            input: child.input,
+            input_digest: Digest::of("w"),
+            options: ChildOptions::default(),
+            admission: Some(Ok(Box::new(ChildAdmission {
+                run: child.id,
+                started: child.started,
+            }))),
+        }));
+        let mut again = append("r", fence, 3, vec![child]);
+        again.park = REST;
+        let appended = store.append(again).await.unwrap();
+        assert_eq!((appended.parked, appended.woken), (true, vec![run_id("child")]));
+        let run = store.run(&run_id("r")).await.unwrap().unwrap();
+        assert_eq!(run.status, RunStatus::Suspended);
+        let due = store.due(2, 10).await.unwrap();
+        assert_eq!(due, [run_id("child")]);
     }
 
     an_append_that_breaks_a_rule_leaves_nothing: |store, fence| {

@@ -357,6 +357,11 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     }
     let left = decide::unwritten(&entries, append.entries);
 
+    // A start of a child brings the row up to date on the way.
+    let row_moves = left
+        .entries
+        .iter()
+        .any(|entry| matches!(entry, NewEntry::StartChild(_)));
     let mut head = before.clone();
     let mut woken = Vec::new();
     for entry in left.entries {
@@ -375,7 +380,7 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     if let Some(parked) = parked {
         head.standing = parked;
     }
-    if head.standing != before.standing {
+    if row_moves || head.standing != before.standing {
         head.update_row(&writing.conn)?;
     }
     let status = head.standing.status();
