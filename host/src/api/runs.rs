@@ -169,12 +169,15 @@ pub async fn start(
     key: Key,
     JsonBody(body): JsonBody<StartBody>,
 ) -> Result<(StatusCode, Json<StartReceipt>)> {
-    let receipt = engine.start(body.into_request(key)?).await?;
+    Ok(started(engine.start(body.into_request(key)?).await?))
+}
+
+fn started(receipt: StartReceipt) -> (StatusCode, Json<StartReceipt>) {
     let status = match receipt.started {
         true => StatusCode::CREATED,
         false => StatusCode::OK,
     };
-    Ok((status, Json(receipt)))
+    (status, Json(receipt))
 }
 
 // ---- look -------------------------------------------------------------------------------------------
@@ -443,12 +446,7 @@ pub async fn rerun(
         repeat_unkeyed: body.repeat_unkeyed,
         key,
     };
-    let receipt = engine.rerun(request).await?;
-    let status = match receipt.started {
-        true => StatusCode::CREATED,
-        false => StatusCode::OK,
-    };
-    Ok((status, Json(receipt)))
+    Ok(started(engine.rerun(request).await?))
 }
 
 /// `POST /v1/runs/{id}/terminate`: at once, and without its workflow.

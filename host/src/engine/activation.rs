@@ -299,10 +299,6 @@ impl Activation {
                             attempt.abort();
                         }
                     }
-                    // Refused before its first attempt.
-                    Event::StepFailed { call, .. } => {
-                        self.steps.remove(call);
-                    }
                     _ => {}
                 }
             }

@@ -63,9 +63,7 @@ impl Engine {
             },
         })
     }
-}
 
-impl Engine {
     /// The entry that ends a run which wants to go on as another one with this input: it may be that it cannot.
     pub(super) async fn continuation(
         &self,

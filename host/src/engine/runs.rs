@@ -109,35 +109,39 @@ impl Engine {
             return Ok(None);
         }
         let hooks = self.hooks_of(&info.id).await?.len() as u64;
-        let from = info.entries.saturating_sub(hooks + 1);
-        let entries = self.journal(&info.id, from, usize::try_from(hooks + 1).unwrap_or(usize::MAX));
-        Ok(entries.await?.into_iter().find_map(|entry| match entry.event {
-            Event::Continued { run } => Some(run),
+        Ok(match self.end(info, hooks).await?.map(|entry| entry.event) {
+            Some(Event::Continued { run }) => Some(run),
             _ => None,
-        }))
+        })
     }
 
     /// The body of the entry that ended the run, which made so many claims.
     pub(super) async fn outcome(&self, info: &RunInfo, hooks: u64) -> Result<Outcome> {
+        let Some(end) = self.end(info, hooks).await? else {
+            return Ok(Outcome::default());
+        };
+        let body = end.body.as_ref().map(Body::text_or_null);
+        let value = body.and_then(|text| RawValue::from_string(text.to_owned()).ok());
+        Ok(match end.event {
+            Event::Completed => Outcome {
+                output: value,
+                error: None,
+            },
+            Event::Failed | Event::Cancelled | Event::Terminated => Outcome {
+                output: None,
+                error: value,
+            },
+            _ => Outcome::default(),
+        })
+    }
+
+    /// The entry that ended the run, which made so many claims.
+    async fn end(&self, info: &RunInfo, hooks: u64) -> Result<Option<Entry>> {
         // Only freed tokens follow the end, at most one entry a hook.
         let from = info.entries.saturating_sub(hooks + 1);
         let entries = self.journal(&info.id, from, usize::try_from(hooks + 1).unwrap_or(usize::MAX));
-        let end = entries.await?.into_iter().rev().find_map(|entry| {
-            let body = entry.body.as_ref().map(Body::text_or_null);
-            let value = body.and_then(|text| RawValue::from_string(text.to_owned()).ok());
-            match entry.event {
-                Event::Completed => Some(Outcome {
-                    output: value,
-                    error: None,
-                }),
-                Event::Failed | Event::Cancelled | Event::Terminated => Some(Outcome {
-                    output: None,
-                    error: value,
-                }),
-                _ => None,
-            }
-        });
-        Ok(end.unwrap_or_default())
+        let ends = |entry: &Entry| entry.event.is_outcome() || entry.event == Event::Terminated;
+        Ok(entries.await?.into_iter().rev().find(ends))
     }
 
     /// Asks a run to cancel: what its workflow waits for completes with the failure `cancelled`, so that it can tidy
@@ -150,7 +154,7 @@ impl Engine {
             reason: CancelReason::Requested,
             executing: self.0.registry.is_active(run),
         };
-        self.end(run, ending).await
+        self.end_run(run, ending).await
     }
 
     /// Ends a run without its workflow: nothing is tidied up. Attempts at work are cut off.
@@ -158,10 +162,10 @@ impl Engine {
     /// # Errors
     /// As [`Engine::cancel`].
     pub async fn terminate(&self, run: &RunId) -> Result<RunInfo> {
-        self.end(run, Ending::Terminate).await
+        self.end_run(run, Ending::Terminate).await
     }
 
-    async fn end(&self, run: &RunId, ending: Ending) -> Result<RunInfo> {
+    async fn end_run(&self, run: &RunId, ending: Ending) -> Result<RunInfo> {
         let cancelled = self.0.store.cancel(run, ending, self.0.clock.now()).await;
         let (cancelled, woken) = cancelled.inspect_err(|error| self.note_failure(error))?;
         self.wake_all(&woken);

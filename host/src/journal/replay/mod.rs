@@ -301,10 +301,7 @@ impl Replay {
             | NewEntry::Continue(_)
             | NewEntry::Write(_) => true,
             NewEntry::Event { event, .. } => {
-                matches!(
-                    event,
-                    Event::HookClosed { .. } | Event::HookDisposed { .. } | Event::StepFailed { .. }
-                )
+                matches!(event, Event::HookClosed { .. } | Event::HookDisposed { .. })
             }
         })
     }
