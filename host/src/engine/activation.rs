@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +17,14 @@ use super::backlog::{Backlog, Kept};
 use super::carry_on::block;
 use super::held;
 use super::registry::Signal;
+use super::sequence::Sequence;
 use super::streams::StepStreams;
 use crate::ids::RunId;
 use crate::journal::{
     Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, LastAttempt, Limits,
     NewEntry, OpenStep, Replay, Timestamp,
 };
-use crate::sandbox::{AttemptEnd, Component, LogSink, Owner};
+use crate::sandbox::{AttemptEnd, Component, LogSink, Owner, SpentInstance};
 use crate::store::{Append, Appended, Park, StoreError};
 
 /// An attempt that runs this long is made visible in the journal, whatever else happens.
@@ -117,6 +118,7 @@ pub struct Activation {
     /// An attempt that runs within this task, while it is the only one: a sequence of short steps wakes no
     /// other thread.
     alone: Option<(CallNo, AttemptFuture)>,
+    sequence: Sequence,
     /// Attempts that begin once it is committed that they do.
     committing: Vec<(CallNo, AttemptFuture)>,
     /// Steps that wait for a person, as far as this activation has met them.
@@ -147,18 +149,24 @@ type AttemptFuture = Pin<Box<dyn Future<Output = Ended> + Send>>;
 struct Ended {
     end: AttemptEnd,
     kept: Kept,
+    spent: Option<SpentInstance>,
 }
 
 impl Ended {
     /// Frees the attempt's place when its outcome is counted, so that one of both always bounds it.
-    fn new(end: AttemptEnd, backlog: &Backlog, place: OwnedSemaphorePermit) -> Self {
+    fn new(
+        end: AttemptEnd,
+        spent: Option<SpentInstance>,
+        backlog: &Backlog,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
         let bytes = match &end {
             AttemptEnd::Returned(Ok(text) | Err(text)) => text.len() as u64,
             AttemptEnd::Trapped(_) | AttemptEnd::TimedOut | AttemptEnd::Diverged(_) => 0,
         };
         let kept = backlog.outcome(bytes);
         drop(place);
-        Self { end, kept }
+        Self { end, kept, spent }
     }
 }
 
@@ -191,6 +199,7 @@ impl Activation {
         logs: Arc<dyn LogSink>,
     ) -> Self {
         Self {
+            sequence: Sequence::new(engine.0.ahead.clone()),
             engine,
             run,
             component,
@@ -438,13 +447,14 @@ impl Activation {
 
     /// Takes in the end of an attempt; true when the guest has something to observe.
     fn ended(&mut self, ended: Result<(CallNo, Ended), JoinError>, replay: &Replay) -> Outcome<bool> {
-        let (call, Ended { end, kept }) = match ended {
+        let (call, Ended { end, kept, spent }) = match ended {
             Ok(ended) => ended,
             Err(error) if error.is_cancelled() => return Ok(false),
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         self.running.remove(&call);
         self.alone.take_if(|(alone, _)| *alone == call);
+        self.sequence.keep(spent);
         // Abandoned meanwhile: the outcome is thrown away.
         let Some(step) = self.steps.get(&call).filter(|_| !replay.is_abandoned(call)) else {
             return Ok(false);
@@ -615,13 +625,14 @@ impl Activation {
             let request = step.closure_request(&self.run, replica, self.logs.clone(), streams);
             Box::pin(async move {
                 let end = sandbox.run_closure(&component, request).await;
-                Ended::new(end, &backlog, permit)
+                Ended::new(end, None, &backlog, permit)
             })
         } else {
             let request = step.request(&self.run, self.limits.clone(), self.logs.clone(), streams);
+            let fresh = self.sequence.fresh();
             Box::pin(async move {
-                let end = sandbox.run_step(&component, request).await;
-                Ended::new(end, &backlog, permit)
+                let (end, spent) = sandbox.run_step_in(fresh, &component, request).await;
+                Ended::new(end, Some(spent), &backlog, permit)
             })
         };
         step.attempts += 1;
@@ -633,15 +644,21 @@ impl Activation {
         if begins_committed {
             self.committing.push((call, running));
         } else if self.attempts_begun() == 0 && self.ready.is_empty() {
+            self.sequence.goes_on();
             self.alone = Some((call, running));
         } else {
+            self.sequence.ends();
             self.spawn(call, running);
         }
         Ok(())
     }
 
     fn spawn(&mut self, call: CallNo, attempt: AttemptFuture) {
-        let handle = self.attempts.spawn(async move { (call, attempt.await) });
+        let handle = self.attempts.spawn(async move {
+            let mut ended = attempt.await;
+            ended.spent = None;
+            (call, ended)
+        });
         self.running.insert(call, handle);
     }
 
@@ -673,6 +690,8 @@ impl Activation {
         if !self.save(replay, Some(Park { wake_at })).await? {
             return Ok(());
         }
+        // At rest a run holds its workflow's instance and no other.
+        self.sequence.ends();
         self.engine.0.registry.set_idle(&self.run, true);
         let clock = self.engine.0.clock.clone();
         let due = async {
@@ -790,15 +809,56 @@ impl Activation {
     /// Commits what is unsaved. True when the run now rests.
     async fn save(&mut self, replay: &mut Replay, park: Option<Park>) -> Outcome<bool> {
         let entries = std::mem::take(&mut self.unsaved);
+        let kept = std::mem::take(&mut self.kept);
+        let committing = self.committing.len();
         self.flush_at = None;
-        let saved = save(&self.engine, &self.run, replay.seen(), entries, park).await;
+        let (engine, run) = (self.engine.clone(), self.run.clone());
+        // Sent to the store before anything else is done.
+        let mut saving = pin!(save(&engine, &run, replay.seen(), entries, park));
+        let saved = tokio::select! {
+            biased;
+            saved = &mut saving => Some(saved),
+            () = self.prepare_next() => None,
+        };
+        let mut failed = Ok(());
+        let saved = match saved {
+            Some(saved) => saved,
+            None => loop {
+                tokio::select! {
+                    biased;
+                    saved = &mut saving => break saved,
+                    Some(ended) = self.attempts.join_next(), if failed.is_ok() => {
+                        failed = self.replace(ended, replay);
+                    }
+                }
+            },
+        };
         let saved = saved.map_err(Stop::Store)?;
-        self.kept.clear();
-        for (call, attempt) in std::mem::take(&mut self.committing) {
+        drop(kept);
+        let committed: Vec<_> = self.committing.drain(..committing).collect();
+        for (call, attempt) in committed {
             self.spawn(call, attempt);
         }
         self.apply(replay, saved.entries)?;
+        failed?;
         Ok(saved.parked)
+    }
+
+    /// In a sequence of attempts: wipes the last one's instance and makes the next one's.
+    async fn prepare_next(&mut self) {
+        let (sandbox, component, limits) = (&self.engine.0.sandbox, &self.component, &self.limits);
+        let make = async || sandbox.step_instance(component, limits, self.logs.clone()).await;
+        self.sequence.prepare(make).await;
+    }
+
+    /// Takes in an attempt that ended while others are saved, and begins another in its place; as many as may run at
+    /// once, so that no more than those can be cut off unsaved.
+    fn replace(&mut self, ended: Result<(CallNo, Ended), JoinError>, replay: &Replay) -> Outcome<()> {
+        self.news |= self.ended(ended, replay)?;
+        if self.kept.len() < self.engine.0.config.max_attempts_per_run {
+            self.begin_attempts(replay)?;
+        }
+        Ok(())
     }
 
     fn apply(&mut self, replay: &mut Replay, entries: Vec<Entry>) -> Outcome<()> {

@@ -18,6 +18,7 @@ mod rerun;
 mod request;
 mod runs;
 mod scheduler;
+mod sequence;
 mod streams;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::store::{Cap, Fence, Store, StoreError};
 use backlog::Backlog;
 use components::Components;
 use registry::Registry;
+use sequence::Ahead;
 
 pub use error::{Error, Result};
 pub use replay::verify;
@@ -91,6 +93,7 @@ struct Inner {
     registry: Registry,
     attempts: Arc<Semaphore>,
     backlog: Backlog,
+    ahead: Ahead,
     /// Why the engine stopped for good; see [`Engine::failed`].
     failure: watch::Sender<Option<StoreError>>,
 }
@@ -112,6 +115,7 @@ impl Engine {
             registry: Registry::new(config.max_resident),
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
             backlog: Backlog::new(),
+            ahead: Ahead::new(),
             failure: watch::Sender::new(None),
             store,
             sandbox,

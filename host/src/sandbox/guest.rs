@@ -45,6 +45,8 @@ pub struct Guest {
 pub enum Role {
     Workflow(Box<WorkflowGuest>),
     Step(StepGuest),
+    /// For a step, before its attempt is known.
+    Waiting,
     /// Asked to describe itself, nothing else.
     Describe,
 }
@@ -108,6 +110,7 @@ impl Guest {
                  end and is retried as a whole; do the waiting in the workflow, around the step"
             ))
             .into()),
+            Role::Waiting => Err(Refused(format!("`{call}` was called before there was an attempt")).into()),
             Role::Describe => Err(Refused(format!("`{call}` was called from `describe`")).into()),
         }
     }
@@ -147,7 +150,7 @@ impl Guest {
     pub fn replay(&self) -> Option<&Replay> {
         match &self.role {
             Role::Workflow(workflow) => Some(&workflow.replay),
-            Role::Step(_) | Role::Describe => None,
+            Role::Step(_) | Role::Waiting | Role::Describe => None,
         }
     }
 
@@ -159,7 +162,7 @@ impl Guest {
                 Some(replica) if replica.in_closure => Some(&mut replica.attempt),
                 _ => None,
             },
-            Role::Describe => None,
+            Role::Waiting | Role::Describe => None,
         }
     }
 }

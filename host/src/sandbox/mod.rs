@@ -30,7 +30,7 @@ pub use logs::{LogLevel, LogSink, NoLogs};
 pub use manifest::{Manifest, ManifestError, StepManifest, WorkflowManifest};
 pub use runtime::{Sandbox, SandboxConfig, SandboxError};
 pub use schema::{Schema, SchemaError};
-pub use step::{AttemptEnd, AttemptRequest};
+pub use step::{AttemptEnd, AttemptRequest, SpentInstance, StepInstance};
 pub use streams::{NoStreams, StreamSink};
 pub use trap::{Trap, TrapKind};
 pub use workflow::{Owner, Pass, WorkflowEnd};

@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wasmtime::Store;
+
+use super::bindings::Workflow;
 use super::component::Component;
-use super::guest::{Role, StepGuest, wasi_with_logs};
+use super::guest::{Guest, Role, StepGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
 use super::logs::{GuestLog, LogSink};
 use super::runtime::Sandbox;
@@ -38,6 +41,17 @@ pub enum AttemptEnd {
     Diverged(Box<Divergence>),
 }
 
+/// A fresh instance that waits for its attempt.
+pub struct StepInstance {
+    store: Store<Guest>,
+    guest: Workflow,
+}
+
+/// An instance that has had its attempt. Dropping it wipes its memory, which takes nearly as long as a short attempt.
+pub struct SpentInstance {
+    _store: Store<Guest>,
+}
+
 impl Sandbox {
     /// What steps may reach.
     pub(super) fn egress(&self) -> HttpEgress {
@@ -46,28 +60,60 @@ impl Sandbox {
         }
     }
 
+    /// An instance made before its attempt is known.
+    ///
+    /// # Errors
+    /// When the guest cannot be instantiated: an attempt that makes its own says why.
+    pub async fn step_instance(
+        &self,
+        component: &Component,
+        limits: &Limits,
+        logs: Arc<dyn LogSink>,
+    ) -> wasmtime::Result<StepInstance> {
+        let mut store = self.step_store(limits, logs);
+        let guest = instantiate(component, limits, &mut store).await?;
+        Ok(StepInstance { store, guest })
+    }
+
+    fn step_store(&self, limits: &Limits, logs: Arc<dyn LogSink>) -> Store<Guest> {
+        let logs = GuestLog::new(logs);
+        let wasi = wasi_with_logs(&logs).build();
+        self.store(Role::Waiting, logs, limits.step_memory, wasi, self.egress())
+    }
+
     /// Runs one attempt to its end or its deadline, whichever comes first. Dropping the future ends it too.
     pub async fn run_step(&self, component: &Component, request: AttemptRequest) -> AttemptEnd {
+        self.run_step_in(None, component, request).await.0
+    }
+
+    /// As [`Self::run_step`], in an instance that was made before. The one that was used is the caller's to drop.
+    pub async fn run_step_in(
+        &self,
+        fresh: Option<StepInstance>,
+        component: &Component,
+        request: AttemptRequest,
+    ) -> (AttemptEnd, SpentInstance) {
         let limits = &request.limits;
-        let logs = GuestLog::new(request.logs);
-        let wasi = wasi_with_logs(&logs).build();
-        let egress = self.egress();
-        let role = Role::Step(StepGuest {
+        let (mut store, made) = match fresh {
+            Some(StepInstance { store, guest }) => (store, Some(guest)),
+            None => (self.step_store(limits, request.logs), None),
+        };
+        store.data_mut().role = Role::Step(StepGuest {
             attempt: request.attempt,
             idempotency_key: request.idempotency_key,
             streams: request.streams,
             written: HashMap::new(),
         });
-        let mut store = self.store(role, logs, limits.step_memory, wasi, egress);
         let returned = async {
-            store.set_fuel(limits.step_fuel)?;
-            let instance = component.step.instantiate_async(&mut store).await?;
+            let instance = match made {
+                Some(instance) => instance,
+                None => instantiate(component, limits, &mut store).await?,
+            };
             let guest = instance.onemark_workflow_guest();
-            guest
-                .call_run_step(&mut store, &request.step, &request.input.to_string())
-                .await
+            let (step, input) = (&request.step, request.input.to_string());
+            guest.call_run_step(&mut store, step, &input).await
         };
-        match tokio::time::timeout(request.timeout, returned).await {
+        let end = match tokio::time::timeout(request.timeout, returned).await {
             Err(_) => AttemptEnd::TimedOut,
             Ok(Ok(outcome)) => AttemptEnd::Returned(outcome),
             Ok(Err(error)) => AttemptEnd::Trapped(Trap::from_error(
@@ -75,6 +121,16 @@ impl Sandbox {
                 store.data().logs.last_words(),
                 &component.sources,
             )),
-        }
+        };
+        (end, SpentInstance { _store: store })
     }
+}
+
+async fn instantiate(
+    component: &Component,
+    limits: &Limits,
+    store: &mut Store<Guest>,
+) -> wasmtime::Result<Workflow> {
+    store.set_fuel(limits.step_fuel)?;
+    component.step.instantiate_async(store).await
 }

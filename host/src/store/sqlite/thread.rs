@@ -28,8 +28,9 @@ use crate::store::{Result, StoreError};
 /// Requests that wait at most; beyond that callers wait to send.
 const QUEUE: usize = 1024;
 
-/// How long the writer looks for the next request before it sleeps.
-const LINGER: Duration = Duration::from_micros(60);
+/// How long the writer looks for the next request before it sleeps: as long as a run takes from one short step's
+/// commit to the next.
+const LINGER: Duration = Duration::from_micros(120);
 
 /// Runs whose heads are remembered: some 200 bytes each.
 const HEADS: usize = 16 * 1024;
