@@ -21,6 +21,7 @@ pub struct WorkflowDefinition {
     pub timeout_ms: Option<u64>,
     pub timeout_grace_ms: Option<u64>,
     pub hook: Option<fn() -> Value>,
+    pub on: Option<&'static str>,
     pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
 }
 
@@ -75,6 +76,7 @@ pub(crate) fn manifest() -> String {
                 timeout_ms: it.timeout_ms,
                 timeout_grace_ms: it.timeout_grace_ms,
                 hook: it.hook.map(|schema| schema()),
+                on: it.on,
             })
             .collect(),
         steps: sorted("step", |it: &StepDefinition| it.name)
@@ -124,6 +126,8 @@ struct Workflow {
     timeout_grace_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hook: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -262,7 +266,7 @@ mod tests {
     struct NoSchema;
 
     /// Follows an order.
-    #[workflow(token = "order:{order.id}", retain = "1h", hook = bool, name = "follow")]
+    #[workflow(token = "order:{order.id}", retain = "1h", hook = bool, name = "follow", on = "order.paid")]
     async fn follow_order(order: &Order, note: Option<String>) -> WorkflowResult<()> {
         charge(order, NoSchema).await?;
         bare().await?;
@@ -319,7 +323,8 @@ mod tests {
                 "output": { "$schema": schema, "title": "null", "type": "null" },
                 "token": "order:{order.id}",
                 "retain_ms": 3_600_000,
-                "hook": { "$schema": schema, "title": "boolean", "type": "boolean" }
+                "hook": { "$schema": schema, "title": "boolean", "type": "boolean" },
+                "on": "order.paid"
             }])
         );
         let steps = manifest["steps"].as_array().unwrap();

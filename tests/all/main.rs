@@ -14,6 +14,7 @@ mod connections;
 mod crash;
 mod demo;
 mod determinism;
+mod events;
 mod eviction;
 mod faults;
 mod held;

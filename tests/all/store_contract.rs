@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
-use onemark::ids::{Digest, Tags};
+use onemark::ids::{Digest, EventName, Tags};
 use onemark::journal::{
     Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, Event, Failure, FailureKind, HookSpec,
     Lineage, NewEntry, ParentEnd, RunStatus, Started, Timestamp,
 };
 use onemark::store::{
-    Append, BlockReason, Blocked, Cap, Decision, Ending, Fence, HeldStep, HookRef, HookState, MemoryStore,
-    OnConflict, Park, RunFilter, Settled, Settlement, SqliteStore, StartDelivery, Store, TOMBSTONE_MS,
+    Append, BlockReason, Blocked, Cap, Decision, Emission, Ending, Fence, HeldStep, HookRef, HookState,
+    MemoryStore, NewPart, OnConflict, Park, RunFilter, Settled, Settlement, SqliteStore, StartDelivery,
+    Store, TOMBSTONE_MS,
 };
 use proptest::prelude::*;
 
@@ -52,6 +53,13 @@ enum Op {
         id: usize,
         key: usize,
         request: u8,
+    },
+    /// Each part: a run and its token, or none.
+    Emit {
+        event: u8,
+        key: Option<usize>,
+        request: u8,
+        parts: Vec<Option<(usize, usize)>>,
     },
     /// `stale`: how many entries short of the end the sender is; -1 is beyond it.
     Append {
@@ -204,6 +212,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(TOMBSTONE_MS as i64),
     ];
     let start_after = prop::option::weighted(0.3, prop_oneof![0..20_000u64, Just(u64::MAX)]);
+    let part = prop::option::weighted(0.7, (id.clone(), token.clone()));
+    let parts = prop::collection::vec(part, 0..4);
     let tags = prop::collection::vec((0..2usize, 0..2usize), 0..3);
     prop_oneof![
         16 => (id.clone(), maybe_key.clone(), 0..2u8, claims, 0..INPUTS.len(), policy(), start_after, tags)
@@ -218,6 +228,8 @@ fn op() -> impl Strategy<Value = Op> {
                 tags,
             }),
         1 => (id.clone(), 0..KEYS.len(), 0..2u8).prop_map(|(id, key, request)| Op::Recall { id, key, request }),
+        5 => (0..2u8, maybe_key.clone(), 0..2u8, parts)
+            .prop_map(|(event, key, request, parts)| Op::Emit { event, key, request, parts }),
         20 => (id.clone(), stale, wants(), park, fence)
             .prop_map(|(id, stale, wants, park, fence)| Op::Append { id, stale, wants, park, fence }),
         2 => Just(Op::AppendAgain),
@@ -340,6 +352,31 @@ impl Pair {
             } => {
                 let (id, key, request) = (run_id(IDS[id]), key(KEYS[index]), Digest::of([request]));
                 let _ = both!(self, store => store.recall(Some(&id), Some(&key), request, now));
+            }
+            Op::Emit {
+                event,
+                key: key_index,
+                request,
+                parts,
+            } => {
+                let part = |part: Option<(usize, usize)>| NewPart {
+                    workflow: "w".into(),
+                    start: match part {
+                        Some((id, token)) => {
+                            Ok(Box::new(new_run(IDS[id], vec![spec(TOKENS[token], 0)], now)))
+                        }
+                        None => Err("does not fit".into()),
+                    },
+                };
+                let emission = Emission {
+                    event: EventName::new(format!("e{event}")).unwrap(),
+                    id: key_index.map(|index| key(KEYS[index])),
+                    request: Digest::of([request]),
+                    parts: parts.into_iter().map(part).collect(),
+                    now,
+                };
+                let answer = both!(self, store => store.emit(emission.clone()));
+                self.meet(&answer);
             }
             Op::Append {
                 id,

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use onemark::journal::{Entry, Seq, Timestamp};
 use onemark::store::{
-    Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, Deployment, Disposed, Ending,
-    Fence, HookInfo, Loaded, NewRun, ReceivedPayload, Result, RunFilter, RunInfo, Settled, Settlement, Store,
-    StoreError, StoredComponent, Upgraded,
+    Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, Deployment, Disposed, Emission,
+    Emitted, Ending, Fence, HookInfo, Loaded, NewRun, ReceivedPayload, Result, RunFilter, RunInfo, Settled,
+    Settlement, Store, StoreError, StoredComponent, Upgraded,
 };
 use tokio::sync::watch;
 
@@ -88,6 +88,10 @@ impl Store for FaultyStore {
 
     async fn admit(&self, run: NewRun) -> Result<Admission> {
         self.write()?.admit(run).await
+    }
+
+    async fn emit(&self, emission: Emission) -> Result<Emitted> {
+        self.write()?.emit(emission).await
     }
 
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {

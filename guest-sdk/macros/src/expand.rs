@@ -24,6 +24,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
         timeout_ms,
         timeout_grace_ms,
         hook,
+        on,
     } = workflow;
     let item = &function.item;
     let (name, description, output) = (&function.name, &function.description, &function.output);
@@ -38,6 +39,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
     let retain_ms = option(retain_ms);
     let timeout_ms = option(timeout_ms);
     let timeout_grace_ms = option(timeout_grace_ms);
+    let on = option(on);
     let hook = option(hook.map(|ty| quote_spanned!(ty.span()=> __onemark::schema_of::<#ty>)));
     quote! {
         #item
@@ -57,6 +59,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
                     timeout_ms: #timeout_ms,
                     timeout_grace_ms: #timeout_grace_ms,
                     hook: #hook,
+                    on: #on,
                     run: |input| __onemark::run_workflow(__body(input)),
                 }
             }

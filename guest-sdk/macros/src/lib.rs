@@ -30,6 +30,7 @@ use proc_macro::TokenStream;
 /// | `timeout = "1h"` | after this long from its start the run is asked to cancel |
 /// | `timeout_grace = "5m"` | this long after that the run ends, whatever it does; a minute unless given |
 /// | `hook = OrderUpdate` | the type of the payloads of that token's hook, checked by the host at delivery |
+/// | `on = "order.paid"` | every event of this name starts the workflow; a sole parameter named `event` gets the payload, else the payload is the input |
 /// | `name = "…"` | the workflow's name, by default the function's |
 ///
 /// Durations are numbers with a unit: `ms`, `s`, `m`, `h`, `d`, also several: `1h30m`.

@@ -18,6 +18,7 @@ pub struct Workflow {
     pub timeout_ms: Option<u64>,
     pub timeout_grace_ms: Option<u64>,
     pub hook: Option<Type>,
+    pub on: Option<LitStr>,
 }
 
 pub struct Step {
@@ -82,7 +83,15 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         &mut errors,
         "workflow",
         options,
-        &["token", "retain", "hook", "timeout", "timeout_grace", "name"],
+        &[
+            "token",
+            "retain",
+            "hook",
+            "timeout",
+            "timeout_grace",
+            "name",
+            "on",
+        ],
     );
     let token = found.text(&mut errors, "token");
     let retain = found.take("retain");
@@ -90,6 +99,10 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
     let timeout = found.take("timeout");
     let grace = found.take("timeout_grace");
     let name = found.text(&mut errors, "name");
+    let on = found.text(&mut errors, "on");
+    if let Some(on) = &on {
+        errors.keep(event_name(on));
+    }
     if let (None, Some(grace)) = (&timeout, &grace) {
         let message = "`timeout_grace` counts from the timeout, so it needs `timeout`";
         errors.push(Error::new(grace.name.span(), message));
@@ -120,7 +133,18 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         timeout_ms,
         timeout_grace_ms,
         hook,
+        on,
     })
+}
+
+/// As the host has it.
+fn event_name(name: &LitStr) -> Result<()> {
+    let text = name.value();
+    if text.len() > 255 || text.chars().any(char::is_control) {
+        let message = "the name of an event has at most 255 bytes and no control characters";
+        return Err(Error::new(name.span(), message));
+    }
+    Ok(())
 }
 
 pub fn step(Function { options, item }: Function) -> Result<Step> {

@@ -4,6 +4,7 @@
 
 mod components;
 mod error;
+mod events;
 mod extract;
 mod health;
 mod hooks;

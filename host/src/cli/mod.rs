@@ -7,6 +7,7 @@ mod client;
 mod deliver;
 mod demo;
 mod deploy;
+mod emit;
 mod hooks;
 mod journal;
 mod output;
@@ -74,6 +75,8 @@ enum Command {
     Start(start::Args),
     /// Deliver a payload to the run that holds a token
     Deliver(deliver::Args),
+    /// Say that something happened: every workflow that waits for it starts
+    Emit(emit::Args),
     /// Look at runs, decide about those that are blocked, or move one to another component
     #[command(subcommand)]
     Runs(runs::Command),
@@ -115,6 +118,7 @@ pub async fn main() -> ExitCode {
         Command::Deploy(args) => deploy::run(args, &global).await,
         Command::Start(args) => start::run(args, &global).await,
         Command::Deliver(args) => deliver::run(args, &global).await,
+        Command::Emit(args) => emit::run(args, &global).await,
         Command::Runs(command) => runs::run(command, &global).await,
         Command::Hooks(command) => hooks::run(command, &global).await,
         Command::Journal(args) => journal::run(args, &global).await,

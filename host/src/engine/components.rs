@@ -29,9 +29,9 @@ struct Deployed {
 }
 
 /// A name and what it stands for.
-struct Route {
-    deployment: String,
-    component: Component,
+pub(super) struct Route {
+    pub deployment: String,
+    pub component: Component,
 }
 
 impl Components {
@@ -125,7 +125,7 @@ impl Engine {
     }
 
     /// Every deployment whose component loads.
-    async fn routes(&self) -> Result<Arc<[Route]>> {
+    pub(super) async fn routes(&self) -> Result<Arc<[Route]>> {
         let version = {
             let deployed = self.0.components.deployed();
             if let Some(known) = &deployed.known {

@@ -10,6 +10,7 @@ mod carry_on;
 mod children;
 mod components;
 mod error;
+mod events;
 mod held;
 mod hooks;
 mod registry;
@@ -35,9 +36,9 @@ use registry::Registry;
 pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
-    Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, Outcome, ReplayReport,
-    ReplayedCall, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt,
-    StartRequest, Verdict, WorkflowInfo,
+    Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, EmitReceipt, EmitRequest,
+    Outcome, ReplayReport, ReplayedCall, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook,
+    StartPayload, StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
 
 /// Sizes and times of an engine. The defaults suit one small machine.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::schema::Schema;
-use crate::ids::{HookToken, NameError};
+use crate::ids::{EventName, HookToken, NameError};
 use crate::journal::{RunTimeout, StepOptions, Template, TemplateError};
 
 /// The answer of `describe`, checked.
@@ -29,6 +29,8 @@ pub struct WorkflowManifest {
     pub timeout: Option<RunTimeout>,
     /// The type of the payloads of its first hook.
     pub hook: Option<Schema>,
+    /// The event that starts it.
+    pub on: Option<EventName>,
 }
 
 #[derive(Debug)]
@@ -60,6 +62,8 @@ pub enum ManifestError {
         name: String,
         error: String,
     },
+    #[error("workflow `{workflow}`: {error}")]
+    Workflow { workflow: String, error: String },
     #[error("workflow `{workflow}`: its {what} is no JSON Schema: {error}")]
     Schema {
         workflow: String,
@@ -94,6 +98,7 @@ struct RawWorkflow {
     timeout_ms: Option<u64>,
     timeout_grace_ms: Option<u64>,
     hook: Option<Value>,
+    on: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -162,7 +167,13 @@ impl WorkflowManifest {
                 }
             },
         };
+        let on = raw.on.map(EventName::new).transpose();
+        let on = on.map_err(|error| ManifestError::Workflow {
+            workflow: raw.name.clone(),
+            error: error.to_string(),
+        })?;
         Ok(Self {
+            on,
             input: schema("input", raw.input)?,
             hook: schema("hook", raw.hook)?,
             token: template("workflow", &raw.name, raw.token.as_deref())?,
@@ -174,6 +185,20 @@ impl WorkflowManifest {
             description: raw.description,
             name: raw.name,
         })
+    }
+
+    /// The input that an event or a webhook with this payload, JSON, gives to the workflow: a sole parameter named
+    /// `event` gets the payload, and else the payload is the input.
+    pub fn input_from(&self, payload: &str) -> String {
+        let properties = self
+            .input
+            .as_ref()
+            .and_then(|schema| schema.json.get("properties"));
+        let properties = properties.and_then(Value::as_object);
+        match properties.is_some_and(|names| names.len() == 1 && names.contains_key("event")) {
+            true => format!("{{\"event\":{payload}}}"),
+            false => payload.to_owned(),
+        }
     }
 
     /// The token that a start with this input claims, if the workflow declares one.

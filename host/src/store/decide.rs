@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Ending, HookRef, HookState,
-    NewRun, OnConflict, Owner, Park, Result, Settled, Settlement, StartDelivery, StoreError, TOMBSTONE_MS,
-    Waits,
+    NewRun, OnConflict, Owner, Park, Part, PartOutcome, Result, Settled, Settlement, StartDelivery,
+    StoreError, TOMBSTONE_MS, Waits,
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
@@ -471,6 +471,30 @@ pub fn unread_after_take(unread: Unread, count: u32, bytes: u64) -> Result<Unrea
 
 pub fn no_hook(hook: HookNo) -> StoreError {
     StoreError::Invalid(format!("the run has no hook {hook}"))
+}
+
+/// What an event came to at one workflow: the answer to its start, or why there was none.
+pub fn part(workflow: String, admission: std::result::Result<Admission, String>) -> Part {
+    let outcome = match admission {
+        Ok(Admission::Started { run, .. }) => PartOutcome::Started { run },
+        Ok(Admission::HookConflict { token, owner }) => PartOutcome::Conflict { token, owner },
+        Ok(Admission::Existing { run } | Admission::IdConflict { run }) => PartOutcome::Refused {
+            message: format!("run id `{run}` was used before"),
+        },
+        // A part that fails on conflict has no other answer.
+        Ok(other) => PartOutcome::Refused {
+            message: format!("{other:?}"),
+        },
+        Err(message) => PartOutcome::Refused { message },
+    };
+    Part { workflow, outcome }
+}
+
+/// Whether an event was carried out: there was nobody for it, or somebody whom it fits. What fits nobody is to be tried
+/// anew, as if it had not come.
+pub fn was_emitted(parts: &[Part]) -> bool {
+    let refused = |part: &Part| matches!(part.outcome, PartOutcome::Refused { .. });
+    parts.is_empty() || !parts.iter().all(refused)
 }
 
 // ---- children ------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ struct State {
     /// The last claim of every token: a run, by its place in `runs`, and a hook.
     claims: HashMap<HookToken, (usize, HookNo)>,
     start_receipts: HashMap<IdempotencyKey, Receipt<Admission>>,
+    event_receipts: HashMap<(EventName, IdempotencyKey), Receipt<Vec<Part>>>,
     delivery_receipts: HashMap<(HookToken, IdempotencyKey), Receipt<DeliveryReceipt>>,
     components: HashMap<Digest, StoredComponent>,
     deployments: BTreeMap<String, (Digest, Timestamp)>,
@@ -302,6 +303,55 @@ impl State {
             admitted.push(Event::PayloadReceived { hook }, Some(payload), now)?;
         }
         Ok(Admission::Started { run, fresh: true })
+    }
+
+    fn emit(&mut self, emission: Emission) -> Result<Emitted> {
+        let Emission {
+            event,
+            id,
+            request,
+            parts,
+            now,
+        } = emission;
+        let key = id.map(|id| (event, id));
+        let receipt = key.as_ref().and_then(|key| self.event_receipts.get(key));
+        match decide::recall(receipt.cloned(), request, now) {
+            Recall::Again(parts) => return Ok(Emitted::Done { parts, fresh: false }),
+            Recall::Conflict => return Ok(Emitted::KeyConflict),
+            Recall::Fresh => {}
+        }
+        let known = self.runs.len();
+        let parts: Result<Vec<_>> = parts.into_iter().map(|part| self.admit_part(part)).collect();
+        let parts = parts.inspect_err(|_| {
+            while self.runs.len() > known {
+                self.withdraw_last();
+            }
+        })?;
+        if let Some(key) = key.filter(|_| decide::was_emitted(&parts)) {
+            let receipt = Receipt {
+                request,
+                answer: parts.clone(),
+                at: now,
+            };
+            self.event_receipts.insert(key, receipt);
+        }
+        Ok(Emitted::Done { parts, fresh: true })
+    }
+
+    fn admit_part(&mut self, NewPart { workflow, start }: NewPart) -> Result<Part> {
+        let admission = match start {
+            Ok(new) => {
+                decide::check_tokens(&new.started.hooks)?;
+                let on_conflict = OnConflict::Fail;
+                let answer = self.admit_once(NewRun { on_conflict, ..*new })?;
+                if !matches!(answer, Admission::Started { .. }) {
+                    self.count_duplicate(&answer);
+                }
+                Ok(answer)
+            }
+            Err(message) => Err(message),
+        };
+        Ok(decide::part(workflow, admission))
     }
 
     /// What a run meets that is to be admitted: by its id, then by its tokens.
@@ -705,6 +755,10 @@ impl Store for MemoryStore {
             state.count_duplicate(answer);
         }
         Ok(answer)
+    }
+
+    async fn emit(&self, emission: Emission) -> Result<Emitted> {
+        self.state().emit(emission)
     }
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {

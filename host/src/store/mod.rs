@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
+use crate::ids::{Digest, EventName, HookToken, IdempotencyKey, RunId, Tags};
 use crate::journal::{
     Body, CallNo, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, Timestamp,
 };
@@ -190,6 +190,65 @@ pub struct Owner {
     pub run: RunId,
     pub workflow: String,
     pub status: RunStatus,
+}
+
+/// Runs to be admitted together, since one thing happened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Emission {
+    pub event: EventName,
+    /// Keeps the same event from being carried out twice; among events of the same name.
+    pub id: Option<IdempotencyKey>,
+    /// Over the event's payload, so that "the same event again" is known.
+    pub request: Digest,
+    pub parts: Vec<NewPart>,
+    pub now: Timestamp,
+}
+
+/// What an event is to one workflow.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewPart {
+    /// As callers name it.
+    pub workflow: String,
+    /// The run to be admitted, or why there can be none. A run that meets a held token is a conflict, whatever its
+    /// `on_conflict` says; its key is not looked at.
+    pub start: std::result::Result<Box<NewRun>, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Emitted {
+    /// What became of every part, in order. `fresh`: since this request; else this is the receipt.
+    Done { parts: Vec<Part>, fresh: bool },
+    /// The id was used before for another payload.
+    KeyConflict,
+}
+
+/// What an event came to at one workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    pub workflow: String,
+    #[serde(flatten)]
+    pub outcome: PartOutcome,
+}
+
+impl Part {
+    /// The run that was started.
+    pub fn run(&self) -> Option<&RunId> {
+        match &self.outcome {
+            PartOutcome::Started { run } => Some(run),
+            PartOutcome::Conflict { .. } | PartOutcome::Refused { .. } => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartOutcome {
+    /// Run, entry 0, claims and wake are there.
+    Started { run: RunId },
+    /// One of its tokens is held.
+    Conflict { token: HookToken, owner: Owner },
+    /// It cannot be started with this payload; why, in words.
+    Refused { message: String },
 }
 
 /// Entries that a run's owner wants appended, and whether the run can rest after them.
@@ -595,6 +654,12 @@ pub trait Store: Send + Sync {
         request: Digest,
         now: Timestamp,
     ) -> Result<Option<Admission>>;
+
+    /// Admits every run of an event that can be, and keeps its receipt: all in one transaction. Once it returns,
+    /// all of them survive. A part that meets a held token, or that cannot start, keeps no other from starting. The
+    /// same id again is answered with the receipt, whatever is deployed by then. Where every part is refused there is
+    /// no receipt.
+    async fn emit(&self, emission: Emission) -> Result<Emitted>;
 
     /// Live runs that have something to do at `now` and may begin, longest due first. Reads; the same run is named
     /// again until it parks, ends or is blocked.

@@ -6,6 +6,7 @@ mod changing;
 mod children;
 mod clocks;
 mod closures;
+mod events;
 mod forbidden;
 mod held;
 mod hooks;

@@ -121,6 +121,10 @@ impl Store for SqliteStore {
         self.writer.run(recall).await
     }
 
+    async fn emit(&self, emission: Emission) -> Result<Emitted> {
+        self.writer.run(move |w| requests::emit(w, emission)).await
+    }
+
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {
         self.readers.run(move |conn| runs::due(conn, now, limit)).await
     }

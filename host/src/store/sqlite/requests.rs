@@ -12,8 +12,9 @@ use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{Body, Entry, Event, HookNo, NewEntry, ParentEnd, Seq, Timestamp};
 use crate::store::decide::{self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
-    Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed, Ending,
-    Fence, HookRef, NewRun, Settled, Settlement, StoreError, StoredComponent, Upgraded,
+    Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed,
+    Emission, Emitted, Ending, Fence, HookRef, NewPart, NewRun, OnConflict, Part, Settled, Settlement,
+    StoreError, StoredComponent, Upgraded,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -275,6 +276,51 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
     Ok(Admission::Started { run, fresh: true })
 }
 
+pub fn emit(writing: &mut Writing, emission: Emission) -> Result<Emitted> {
+    let Emission {
+        event,
+        id,
+        request,
+        parts,
+        now,
+    } = emission;
+    // No token holds a control character, so that no delivery has this scope.
+    let scope = format!("\n{event}");
+    match recall(writing, &scope, id.as_ref(), request, now)? {
+        Recall::Again(parts) => return Ok(Emitted::Done { parts, fresh: false }),
+        Recall::Conflict => return Ok(Emitted::KeyConflict),
+        Recall::Fresh => {}
+    }
+    let parts = parts.into_iter().map(|part| admit_part(writing, part));
+    let parts: Vec<_> = parts.collect::<Result<_>>()?;
+    if let Some(id) = id.as_ref().filter(|_| decide::was_emitted(&parts)) {
+        let answer = parts.clone();
+        let receipt = Receipt {
+            request,
+            answer,
+            at: now,
+        };
+        keep_receipt(writing, &scope, id, &receipt)?;
+    }
+    Ok(Emitted::Done { parts, fresh: true })
+}
+
+fn admit_part(writing: &mut Writing, NewPart { workflow, start }: NewPart) -> Result<Part> {
+    let admission = match start {
+        Ok(new) => {
+            decide::check_tokens(&new.started.hooks)?;
+            let on_conflict = OnConflict::Fail;
+            let answer = admit_once(writing, NewRun { on_conflict, ..*new })?;
+            if !matches!(answer, Admission::Started { .. }) {
+                count_duplicate(writing, &answer)?;
+            }
+            Ok(answer)
+        }
+        Err(message) => Err(message),
+    };
+    Ok(decide::part(workflow, admission))
+}
+
 /// What a run meets that is to be admitted: by its id, then by its tokens.
 fn meet(writing: &Writing, new: &NewRun) -> Result<Meeting> {
     let conn = &writing.conn;
@@ -351,6 +397,11 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
         });
     }
     let left = decide::unwritten(&entries, append.entries);
+    // What starts others brings the row up to date halfway; it may end as it was before.
+    let row_moves = left
+        .entries
+        .iter()
+        .any(|entry| matches!(entry, NewEntry::StartChild(_)));
 
     let mut head = before.clone();
     let mut woken = Vec::new();
@@ -368,7 +419,7 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     if let Some(parked) = parked {
         head.standing = parked;
     }
-    if head.standing != before.standing {
+    if row_moves || head.standing != before.standing {
         head.update_row(&writing.conn)?;
     }
     let status = head.standing.status();
