@@ -137,6 +137,7 @@ mod closure;
 #[cfg(target_family = "wasm")]
 #[allow(unsafe_code, reason = "wit-bindgen generates the exported functions")]
 mod component;
+mod event;
 mod executor;
 mod failure;
 mod hook;
@@ -162,6 +163,7 @@ pub use block_on::block_on;
 pub use cancel::{CancelReason, Cancelled, Saga, cancelled};
 pub use child::{Child, ChildCall, ParentEnd, child};
 pub use closure::{ClosureCall, step, typed_step};
+pub use event::{EmittedRun, emit};
 pub use failure::{Failure, FailureInfo, FailureKind};
 pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, start_hook, start_hooks};
 pub use onemark_macros::{StepError, step, workflow};

@@ -13,6 +13,9 @@ on_each_store!(
     e09_an_event_that_fits_nobody_leaves_nothing,
     a25_an_event_claims_the_token_of_each_workflow,
     d04_without_an_id_an_event_twice_is_two_events,
+    d05_a_workflow_emits_once_and_no_step_is_needed,
+    d05_what_a_workflow_cannot_emit_is_a_failure,
+    f09_a_step_emits_nothing,
 );
 
 async fn emit(host: &TestHost, event: &str, payload: Value, id: Option<&str>) -> Result<EmitReceipt, Error> {
@@ -131,4 +134,50 @@ async fn d04_without_an_id_an_event_twice_is_two_events(kind: StoreKind) {
         runs.push(run);
     }
     assert_ne!(runs[0], runs[1]);
+}
+
+async fn d05_a_workflow_emits_once_and_no_step_is_needed(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let owner = emit(&host, "order.paid", json!({ "id": "7", "note": "wait" }), None)
+        .await
+        .unwrap();
+    let owner = run_of(&owner, "ships");
+    let events = json!([["order.paid", { "id": "7" }], ["order.lost", 1]]);
+    let (run, output) = host.completes("emits", json!({ "events": events })).await;
+    let [paid, lost] = output.as_array().unwrap().as_slice() else {
+        panic!("two outcomes: {output}");
+    };
+    assert_eq!(lost, &json!([]));
+    assert_eq!(paid[0][0], "programs/keeps_books");
+    assert_eq!(paid[1], json!(["programs/ships", null, owner, null]));
+    for started in [&paid[0][1], &paid[2][1]] {
+        host.output(&RunId::new(started.as_str().unwrap()).unwrap()).await;
+    }
+    assert_eq!(
+        host.events(&run).await,
+        ["started", "emitted", "emitted", "completed"]
+    );
+    let host = host.restart().await;
+    let before = host.everything().await;
+    host.agrees(&run).await;
+    assert_eq!(host.everything().await, before);
+}
+
+async fn d05_what_a_workflow_cannot_emit_is_a_failure(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let events = json!([["", 1], ["a\nb", 1], ["größe/a b%2F", 1]]);
+    let (run, output) = host.completes("emits", json!({ "events": events })).await;
+    assert_eq!(output, json!(["invalid", "invalid", "invalid"]));
+    assert_eq!(host.everything().await.len(), 1);
+    assert_eq!(host.events(&run).await[1..4], ["emit_refused"; 3]);
+}
+
+async fn f09_a_step_emits_nothing(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let (_, output) = host.completes("emits_in_a_step", json!({})).await;
+    assert!(
+        output.as_str().unwrap().contains("emit in the workflow"),
+        "{output}"
+    );
+    assert_eq!(host.everything().await.len(), 1);
 }

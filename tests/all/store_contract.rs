@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use onemark::ids::{Digest, EventName, Tags};
 use onemark::journal::{
-    Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, Event, Failure, FailureKind, HookSpec,
-    Lineage, NewEntry, ParentEnd, RunStatus, Started, Timestamp,
+    Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, EmitAdmission, EmitPart, Event, Failure,
+    FailureKind, HookSpec, Lineage, NewEmit, NewEntry, ParentEnd, RunStatus, Started, Timestamp,
 };
 use onemark::store::{
     Append, BlockReason, Blocked, Cap, Decision, Emission, Ending, Fence, HeldStep, HookRef, HookState,
@@ -156,8 +156,17 @@ enum Want {
         leave: bool,
         refused: bool,
     },
+    /// Each part: a run and its token, or none.
+    Emit {
+        parts: Vec<Option<(usize, usize)>>,
+    },
     End,
     Illegal,
+}
+
+fn parts() -> impl Strategy<Value = Vec<Option<(usize, usize)>>> {
+    let part = prop::option::weighted(0.7, (0..IDS.len(), 0..TOKENS.len()));
+    prop::collection::vec(part, 0..4)
 }
 
 fn wants() -> impl Strategy<Value = Vec<Want>> {
@@ -173,6 +182,7 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
         2 => (0..2u32, 1..3u32).prop_map(|(hook, count)| Want::Take { hook, count }),
         3 => (0..IDS.len(), prop::option::of(0..TOKENS.len()), any::<bool>(), prop::bool::weighted(0.1))
             .prop_map(|(id, token, leave, refused)| Want::Child { id, token, leave, refused }),
+        2 => parts().prop_map(|parts| Want::Emit { parts }),
         6 => Just(Want::End),
         1 => Just(Want::Illegal),
     ];
@@ -212,8 +222,6 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(TOMBSTONE_MS as i64),
     ];
     let start_after = prop::option::weighted(0.3, prop_oneof![0..20_000u64, Just(u64::MAX)]);
-    let part = prop::option::weighted(0.7, (id.clone(), token.clone()));
-    let parts = prop::collection::vec(part, 0..4);
     let tags = prop::collection::vec((0..2usize, 0..2usize), 0..3);
     prop_oneof![
         16 => (id.clone(), maybe_key.clone(), 0..2u8, claims, 0..INPUTS.len(), policy(), start_after, tags)
@@ -228,7 +236,7 @@ fn op() -> impl Strategy<Value = Op> {
                 tags,
             }),
         1 => (id.clone(), 0..KEYS.len(), 0..2u8).prop_map(|(id, key, request)| Op::Recall { id, key, request }),
-        5 => (0..2u8, maybe_key.clone(), 0..2u8, parts)
+        5 => (0..2u8, maybe_key.clone(), 0..2u8, parts())
             .prop_map(|(event, key, request, parts)| Op::Emit { event, key, request, parts }),
         20 => (id.clone(), stale, wants(), park, fence)
             .prop_map(|(id, stale, wants, park, fence)| Op::Append { id, stale, wants, park, fence }),
@@ -619,6 +627,30 @@ impl Pair {
                             ..ChildOptions::default()
                         },
                         admission: Some(admission),
+                    }))
+                }
+                Want::Emit { parts } => {
+                    let call = number();
+                    let part = |part: Option<(usize, usize)>| EmitPart {
+                        workflow: "w".into(),
+                        start: match part {
+                            Some((id, token)) => {
+                                let run = new_run(IDS[id], vec![spec(TOKENS[token], 0)], self.now);
+                                Ok(EmitAdmission {
+                                    run: run.id,
+                                    started: run.started,
+                                    input: run.input,
+                                })
+                            }
+                            None => Err("does not fit".into()),
+                        },
+                    };
+                    NewEntry::Emit(Box::new(NewEmit {
+                        call,
+                        name: "e0".into(),
+                        payload: Body::new("1"),
+                        payload_digest: Digest::of("1"),
+                        parts: Some(Ok(parts.into_iter().map(part).collect())),
                     }))
                 }
                 Want::End => NewEntry::with_body(Event::Completed, Body::new("1")),

@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    fn event_digest(&self, payload: &str) -> Result<Digest> {
+    pub(super) fn event_digest(&self, payload: &str) -> Result<Digest> {
         let limit = self.0.config.limits.body_bytes;
         let bytes = payload.len() as u64;
         if bytes > limit {
@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// What the event is to every workflow that waits for it now.
-    async fn parts(&self, event: &EventName, payload: &str) -> Result<Vec<NewPart>> {
+    pub(super) async fn parts(&self, event: &EventName, payload: &str) -> Result<Vec<NewPart>> {
         let mut parts = Vec::new();
         // Several names for one component are one subscriber.
         let mut seen = HashSet::new();

@@ -46,6 +46,11 @@ pub enum Call {
         /// Over its canonical form.
         input: Digest,
     },
+    Emit {
+        event: String,
+        /// Over its canonical form.
+        payload: Digest,
+    },
     /// The guest waits for something, where its journal has it call.
     Wait,
     Return {
@@ -78,6 +83,9 @@ impl fmt::Display for Call {
             Self::DisposeHook { token } => write!(f, "dispose hook {token}"),
             Self::StartChild { workflow, input } => {
                 write!(f, "start {workflow} with the input of digest {}", input.short())
+            }
+            Self::Emit { event, payload } => {
+                write!(f, "emit {event} with the payload of digest {}", payload.short())
             }
             Self::Wait => write!(f, "wait"),
             Self::Return { value } => write!(f, "return {value}"),

@@ -211,6 +211,22 @@ pub enum Event {
         status: RunStatus,
     },
 
+    /// The guest emitted an event. Body: what it came to at every workflow that waits for it.
+    Emitted {
+        call: CallNo,
+        name: String,
+        /// Over the payload's canonical form.
+        payload: Digest,
+        /// Those that were started.
+        runs: Vec<RunId>,
+    },
+    /// The guest wanted to emit an event that cannot be. Body: the failure.
+    EmitRefused {
+        call: CallNo,
+        name: String,
+        payload: Digest,
+    },
+
     /// The run is to end. What its guest waits for when it observes this completes with the failure `cancelled`;
     /// what it calls afterwards works as ever, so that it can tidy up.
     CancelRequested {
@@ -285,6 +301,34 @@ pub struct ChildHook {
     #[serde(default)]
     pub min_retention_ms: u64,
     pub metadata: Option<serde_json::Value>,
+}
+
+/// An event that a guest wants to emit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEmit {
+    pub call: CallNo,
+    /// As asked for.
+    pub name: String,
+    pub payload: Body,
+    /// Over the payload's canonical form.
+    pub payload_digest: Digest,
+    /// What the host makes of it before it writes: what it is to every workflow, or why it cannot be emitted.
+    pub parts: Option<Result<Vec<EmitPart>, Failure>>,
+}
+
+/// What an event is to one workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmitPart {
+    pub workflow: String,
+    /// The run to be admitted, or why there can be none.
+    pub start: Result<EmitAdmission, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmitAdmission {
+    pub run: RunId,
+    pub started: Started,
+    pub input: Body,
 }
 
 /// Why a run is to end.
@@ -402,6 +446,8 @@ pub enum NewEntry {
     },
     /// Becomes `ChildStarted` or `ChildRefused`, decided inside the transaction.
     StartChild(Box<ChildStart>),
+    /// Becomes `Emitted` or `EmitRefused`, decided inside the transaction.
+    Emit(Box<NewEmit>),
     /// Becomes `HookClaimed` or `HookConflicted`, decided inside the transaction.
     OpenHook {
         call: CallNo,
@@ -434,7 +480,9 @@ impl Event {
             | Self::HookClaimed { call, .. }
             | Self::HookConflicted { call, .. }
             | Self::ChildStarted { call, .. }
-            | Self::ChildRefused { call, .. } => Some(*call),
+            | Self::ChildRefused { call, .. }
+            | Self::Emitted { call, .. }
+            | Self::EmitRefused { call, .. } => Some(*call),
             Self::HookClosed { call, .. } | Self::HookDisposed { call, .. } => *call,
             _ => None,
         }
@@ -443,9 +491,11 @@ impl Event {
     /// The call that this entry completes.
     pub fn completes_call(&self) -> Option<CallNo> {
         match self {
-            Self::StepCompleted { call, .. } | Self::StepFailed { call, .. } | Self::TimerFired { call } => {
-                Some(*call)
-            }
+            Self::StepCompleted { call, .. }
+            | Self::StepFailed { call, .. }
+            | Self::TimerFired { call }
+            | Self::Emitted { call, .. }
+            | Self::EmitRefused { call, .. } => Some(*call),
             _ => None,
         }
     }
@@ -482,6 +532,8 @@ impl Event {
             Self::ChildStarted { .. } => "child_started",
             Self::ChildRefused { .. } => "child_refused",
             Self::ChildEnded { .. } => "child_ended",
+            Self::Emitted { .. } => "emitted",
+            Self::EmitRefused { .. } => "emit_refused",
             Self::CancelRequested { .. } => "cancel_requested",
             Self::Upgraded { .. } => "upgraded",
             Self::Completed => "completed",

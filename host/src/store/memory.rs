@@ -327,6 +327,11 @@ impl State {
                 self.withdraw_last();
             }
         })?;
+        for owner in parts.iter().filter_map(Part::owner) {
+            if let Some(&index) = self.by_id.get(&owner.run) {
+                self.runs[index].duplicates += 1;
+            }
+        }
         if let Some(key) = key.filter(|_| decide::was_emitted(&parts)) {
             let receipt = Receipt {
                 request,
@@ -343,11 +348,7 @@ impl State {
             Ok(new) => {
                 decide::check_tokens(&new.started.hooks)?;
                 let on_conflict = OnConflict::Fail;
-                let answer = self.admit_once(NewRun { on_conflict, ..*new })?;
-                if !matches!(answer, Admission::Started { .. }) {
-                    self.count_duplicate(&answer);
-                }
-                Ok(answer)
+                Ok(self.admit_once(NewRun { on_conflict, ..*new })?)
             }
             Err(message) => Err(message),
         };
@@ -558,6 +559,17 @@ impl State {
                     },
                 };
                 decide::child_entry(*child, admitted)
+            }
+            NewEntry::Emit(emit) => {
+                let parts = decide::emitted_parts(&self.runs[index].id, &emit, now)?;
+                let parts = match parts {
+                    Ok(parts) => Ok(parts
+                        .into_iter()
+                        .map(|part| self.admit_part(part))
+                        .collect::<Result<_>>()?),
+                    Err(failure) => Err(failure),
+                };
+                decide::emit_entry(*emit, parts)
             }
             NewEntry::OpenHook {
                 call,

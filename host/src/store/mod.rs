@@ -231,6 +231,14 @@ pub struct Part {
 }
 
 impl Part {
+    /// The run that holds its token.
+    pub fn owner(&self) -> Option<&Owner> {
+        match &self.outcome {
+            PartOutcome::Conflict { owner, .. } => Some(owner),
+            PartOutcome::Started { .. } | PartOutcome::Refused { .. } => None,
+        }
+    }
+
     /// The run that was started.
     pub fn run(&self) -> Option<&RunId> {
         match &self.outcome {
@@ -681,7 +689,8 @@ pub trait Store: Send + Sync {
     /// (same call, attempt and kind) are not added again, so that an append whose answer was lost can be
     /// sent again.
     ///
-    /// A child is admitted, as by [`Store::admit`], in the transaction of its entry. The end of a run is told to its
+    /// A child is admitted, as by [`Store::admit`], in the transaction of its entry, and so are the runs of an event, as
+    /// by [`Store::emit`]. The end of a run is told to its
     /// parent, and its children are asked to cancel where that was agreed, in the transaction of the end.
     async fn append(&self, append: Append) -> Result<Appended>;
 

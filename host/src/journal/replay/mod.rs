@@ -279,7 +279,7 @@ impl Replay {
     /// that may rely on it; or is an outcome that the guest can observe once it is committed.
     pub fn has_new_effect(&self) -> bool {
         self.new.iter().any(|new| match new {
-            NewEntry::OpenHook { .. } | NewEntry::StartChild(_) => true,
+            NewEntry::OpenHook { .. } | NewEntry::StartChild(_) | NewEntry::Emit(_) => true,
             NewEntry::Event { event, .. } => {
                 matches!(
                     event,

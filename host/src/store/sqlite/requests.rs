@@ -293,6 +293,9 @@ pub fn emit(writing: &mut Writing, emission: Emission) -> Result<Emitted> {
     }
     let parts = parts.into_iter().map(|part| admit_part(writing, part));
     let parts: Vec<_> = parts.collect::<Result<_>>()?;
+    for owner in parts.iter().filter_map(Part::owner) {
+        writing.duplicates.count(&writing.conn, &owner.run)?;
+    }
     if let Some(id) = id.as_ref().filter(|_| decide::was_emitted(&parts)) {
         let answer = parts.clone();
         let receipt = Receipt {
@@ -310,11 +313,7 @@ fn admit_part(writing: &mut Writing, NewPart { workflow, start }: NewPart) -> Re
         Ok(new) => {
             decide::check_tokens(&new.started.hooks)?;
             let on_conflict = OnConflict::Fail;
-            let answer = admit_once(writing, NewRun { on_conflict, ..*new })?;
-            if !matches!(answer, Admission::Started { .. }) {
-                count_duplicate(writing, &answer)?;
-            }
-            Ok(answer)
+            Ok(admit_once(writing, NewRun { on_conflict, ..*new })?)
         }
         Err(message) => Err(message),
     };
@@ -401,14 +400,16 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     let row_moves = left
         .entries
         .iter()
-        .any(|entry| matches!(entry, NewEntry::StartChild(_)));
+        .any(|entry| matches!(entry, NewEntry::StartChild(_) | NewEntry::Emit(_)));
 
     let mut head = before.clone();
     let mut woken = Vec::new();
     for entry in left.entries {
         let (event, body) = settle(writing, &append.run, &head, entry, append.now)?;
-        if let Event::ChildStarted { run, .. } = &event {
-            woken.push(run.clone());
+        match &event {
+            Event::ChildStarted { run, .. } => woken.push(run.clone()),
+            Event::Emitted { runs, .. } => woken.extend(runs.iter().cloned()),
+            _ => {}
         }
         entries.push(head.push(&writing.conn, event, body, append.now)?);
     }
@@ -514,6 +515,18 @@ fn settle(
                 },
             };
             Ok(decide::child_entry(*child, admitted))
+        }
+        NewEntry::Emit(emit) => {
+            // As for a child.
+            head.update_row(&writing.conn)?;
+            let parts = match decide::emitted_parts(run, &emit, now)? {
+                Ok(parts) => {
+                    let parts = parts.into_iter().map(|part| admit_part(writing, part));
+                    Ok(parts.collect::<Result<_>>()?)
+                }
+                Err(failure) => Err(failure),
+            };
+            Ok(decide::emit_entry(*emit, parts))
         }
         NewEntry::OpenHook {
             call,
