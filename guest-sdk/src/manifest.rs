@@ -22,7 +22,17 @@ pub struct WorkflowDefinition {
     pub timeout_grace_ms: Option<u64>,
     pub hook: Option<fn() -> Value>,
     pub on: Option<&'static str>,
+    pub schedule: Option<Schedule>,
     pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub struct Schedule {
+    pub cron: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub catch_up: Option<&'static str>,
 }
 
 pub struct StepDefinition {
@@ -77,6 +87,7 @@ pub(crate) fn manifest() -> String {
                 timeout_grace_ms: it.timeout_grace_ms,
                 hook: it.hook.map(|schema| schema()),
                 on: it.on,
+                schedule: it.schedule,
             })
             .collect(),
         steps: sorted("step", |it: &StepDefinition| it.name)
@@ -128,6 +139,8 @@ struct Workflow {
     hook: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     on: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schedule: Option<Schedule>,
 }
 
 #[derive(Serialize)]

@@ -1317,3 +1317,35 @@ async fn e09_events_through_http() {
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e10_schedules_through_http() {
+    let server = Server::new().await;
+    let listed = server.get("/v1/schedules").await;
+    let hourly = &listed.json["schedules"][0];
+    assert_eq!(hourly["name"], "programs/each_hour");
+    assert_eq!(
+        (&hourly["cron"], &hourly["time_zone"]),
+        (&json!("0 * * * *"), &json!("UTC"))
+    );
+    assert!(hourly["next"].is_u64());
+    let path = "/v1/schedules/programs%2Feach_hour/backfill";
+    let range = json!({ "from": "2020-01-01T00:00:00Z", "to": "2020-01-01T02:30:00Z" });
+    let first = server.post(path, &range).await;
+    let slots = first.json["slots"].as_array().unwrap();
+    assert_eq!(slots.len(), 3, "{}", first.text);
+    assert!(
+        slots
+            .iter()
+            .all(|slot| slot["existing"] == false && slot["run_id"].is_string())
+    );
+    let again = server.post(path, &range).await;
+    assert_eq!(again.json["slots"][2]["run_id"], slots[2]["run_id"]);
+    assert_eq!(again.json["slots"][2]["existing"], true);
+    let unknown = server.post("/v1/schedules/nobody/backfill", &range).await;
+    assert_eq!(unknown.json["error"]["code"], "schedule_not_found");
+    assert_eq!(
+        server.post(path, json!({ "from": 1 })).await.status,
+        StatusCode::BAD_REQUEST
+    );
+}

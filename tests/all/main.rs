@@ -22,6 +22,7 @@ mod hooks;
 mod logs;
 mod policies;
 mod readme;
+mod schedules;
 mod start;
 mod store_contract;
 mod store_files;

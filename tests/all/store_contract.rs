@@ -9,8 +9,8 @@ use onemark::journal::{
 };
 use onemark::store::{
     Append, BlockReason, Blocked, Cap, Decision, Emission, Ending, Fence, HeldStep, HookRef, HookState,
-    MemoryStore, NewPart, OnConflict, Park, RunFilter, Settled, Settlement, SqliteStore, StartDelivery,
-    Store, TOMBSTONE_MS,
+    MemoryStore, NewPart, NewSchedule, OnConflict, Park, RunFilter, ScheduleName, Settled, Settlement,
+    Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS,
 };
 use proptest::prelude::*;
 
@@ -101,6 +101,7 @@ enum Op {
     Deploy {
         name: u8,
         code: u8,
+        schedules: u8,
     },
     TakeOver,
     Clock {
@@ -236,7 +237,7 @@ fn op() -> impl Strategy<Value = Op> {
                 tags,
             }),
         1 => (id.clone(), 0..KEYS.len(), 0..2u8).prop_map(|(id, key, request)| Op::Recall { id, key, request }),
-        5 => (0..2u8, maybe_key.clone(), 0..2u8, parts())
+        5 => (0..3u8, maybe_key.clone(), 0..2u8, parts())
             .prop_map(|(event, key, request, parts)| Op::Emit { event, key, request, parts }),
         20 => (id.clone(), stale, wants(), park, fence)
             .prop_map(|(id, stale, wants, park, fence)| Op::Append { id, stale, wants, park, fence }),
@@ -250,7 +251,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(id, call, decision)| Op::Settle { id, call, decision }),
         4 => (id.clone(), 0..4u8).prop_map(|(id, how)| Op::Cancel { id, how }),
         2 => (id, any::<bool>()).prop_map(|(id, stored)| Op::Upgrade { id, stored }),
-        1 => (0..2u8, 0..2u8).prop_map(|(name, code)| Op::Deploy { name, code }),
+        2 => (0..2u8, 0..2u8, 0..6u8)
+            .prop_map(|(name, code, schedules)| Op::Deploy { name, code, schedules }),
         1 => Just(Op::TakeOver),
         5 => tick.prop_map(|by| Op::Clock { by }),
         1 => Just(Op::Reopen),
@@ -308,7 +310,7 @@ impl Pair {
             met: HashMap::new(),
         };
         pair.take_over().await;
-        both!(pair, store => store.deploy("c", component("c"), pair.now)).unwrap();
+        both!(pair, store => store.deploy("c", component("c"), Vec::new(), pair.now)).unwrap();
         pair
     }
 
@@ -377,7 +379,16 @@ impl Pair {
                     },
                 };
                 let emission = Emission {
-                    event: EventName::new(format!("e{event}")).unwrap(),
+                    source: match event {
+                        0 => Source::Event(EventName::new("e").unwrap()),
+                        event => Source::Schedule {
+                            name: ScheduleName {
+                                deployment: "n0".into(),
+                                workflow: "v".into(),
+                            },
+                            done_until: (event == 1).then_some(now),
+                        },
+                    },
                     id: key_index.map(|index| key(KEYS[index])),
                     request: Digest::of([request]),
                     parts: parts.into_iter().map(part).collect(),
@@ -479,9 +490,20 @@ impl Pair {
                 let run = run_id(IDS[id]);
                 let _ = both!(self, store => store.upgrade(&run, code, now));
             }
-            Op::Deploy { name, code } => {
+            Op::Deploy {
+                name,
+                code,
+                schedules,
+            } => {
                 let (name, code) = (format!("n{name}"), format!("code {code}"));
-                both!(self, store => store.deploy(&name, component(&code), now)).unwrap();
+                let workflows = ["v", "w"].iter().take(usize::from(schedules % 3));
+                let schedules: Vec<_> = workflows
+                    .map(|workflow| NewSchedule {
+                        workflow: (*workflow).into(),
+                        spec: format!("{}", schedules / 3),
+                    })
+                    .collect();
+                both!(self, store => store.deploy(&name, component(&code), schedules.clone(), now)).unwrap();
                 let found = both!(self, store => store.component(Digest::of(&code)));
                 assert_eq!(found.unwrap().map(|c| c.bytes), Some(code.as_bytes().into()));
             }
@@ -700,6 +722,7 @@ impl Pair {
         }
         both!(self, store => store.next_due(now)).unwrap();
         both!(self, store => store.deployments()).unwrap();
+        both!(self, store => store.schedules()).unwrap();
         for status in [None, Some(RunStatus::Suspended), Some(RunStatus::Completed)] {
             for after in [None, Some(run_id("r1"))] {
                 let workflow = status.is_some().then(|| "w0".to_owned());

@@ -8,8 +8,8 @@ use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use onemark::journal::{Entry, Seq, Timestamp};
 use onemark::store::{
     Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, Deployment, Disposed, Emission,
-    Emitted, Ending, Fence, HookInfo, Loaded, NewRun, ReceivedPayload, Result, RunFilter, RunInfo, Settled,
-    Settlement, Store, StoreError, StoredComponent, Upgraded,
+    Emitted, Ending, Fence, HookInfo, Loaded, NewRun, NewSchedule, ReceivedPayload, Result, RunFilter,
+    RunInfo, Settled, Settlement, Store, StoreError, StoredComponent, StoredSchedule, Upgraded,
 };
 use tokio::sync::watch;
 
@@ -82,8 +82,18 @@ impl Store for FaultyStore {
         self.write()?.take_over(now).await
     }
 
-    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
-        self.write()?.deploy(name, component, now).await
+    async fn deploy(
+        &self,
+        name: &str,
+        component: StoredComponent,
+        schedules: Vec<NewSchedule>,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.write()?.deploy(name, component, schedules, now).await
+    }
+
+    async fn schedules(&self) -> Result<Vec<StoredSchedule>> {
+        self.store.schedules().await
     }
 
     async fn admit(&self, run: NewRun) -> Result<Admission> {

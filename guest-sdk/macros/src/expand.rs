@@ -25,6 +25,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
         timeout_grace_ms,
         hook,
         on,
+        schedule,
     } = workflow;
     let item = &function.item;
     let (name, description, output) = (&function.name, &function.description, &function.output);
@@ -40,6 +41,11 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
     let timeout_ms = option(timeout_ms);
     let timeout_grace_ms = option(timeout_grace_ms);
     let on = option(on);
+    let schedule = option(schedule.map(|schedule| {
+        let cron = schedule.cron;
+        let (time_zone, catch_up) = (option(schedule.time_zone), option(schedule.catch_up));
+        quote!(__onemark::Schedule { cron: #cron, time_zone: #time_zone, catch_up: #catch_up })
+    }));
     let hook = option(hook.map(|ty| quote_spanned!(ty.span()=> __onemark::schema_of::<#ty>)));
     quote! {
         #item
@@ -60,6 +66,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
                     timeout_grace_ms: #timeout_grace_ms,
                     hook: #hook,
                     on: #on,
+                    schedule: #schedule,
                     run: |input| __onemark::run_workflow(__body(input)),
                 }
             }

@@ -139,6 +139,9 @@ impl From<Error> for ApiError {
                 .hint("a key belongs to one request; use a new one for another"),
 
             Error::RunNotFound(run) => new(S::NOT_FOUND, "run_not_found").detail("run_id", run),
+            Error::ScheduleNotFound(name) => new(S::NOT_FOUND, "schedule_not_found")
+                .detail("schedule", name)
+                .hint("`GET /v1/schedules` lists them; the name is `deployment/workflow`, `/` written `%2F`"),
             Error::HookNotFound(token) => new(S::NOT_FOUND, "hook_not_found").detail("token", token),
             Error::HookEnded { token, owner } => new(S::GONE, "hook_ended")
                 .detail("token", token)

@@ -19,7 +19,7 @@ pub struct EmitView {
 
 /// What the event came to at one workflow: exactly one of `run_id`, `conflict` and `refused` tells.
 #[derive(Serialize)]
-struct PartView {
+pub struct PartView {
     workflow: String,
     started: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

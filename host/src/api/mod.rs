@@ -10,6 +10,7 @@ mod health;
 mod hooks;
 mod router;
 mod runs;
+mod schedules;
 mod server;
 
 pub use router::router;

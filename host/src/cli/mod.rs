@@ -13,6 +13,7 @@ mod journal;
 mod output;
 mod replay;
 mod runs;
+mod schedules;
 mod serve;
 mod start;
 
@@ -83,6 +84,9 @@ enum Command {
     /// Look at hooks, or free one
     #[command(subcommand)]
     Hooks(hooks::Command),
+    /// Look at schedules, or start the runs of a time that has passed
+    #[command(subcommand)]
+    Schedules(schedules::Command),
     /// Show what happened in a run
     Journal(journal::Args),
     /// Verify a run's journal against a component, with no effects
@@ -121,6 +125,7 @@ pub async fn main() -> ExitCode {
         Command::Emit(args) => emit::run(args, &global).await,
         Command::Runs(command) => runs::run(command, &global).await,
         Command::Hooks(command) => hooks::run(command, &global).await,
+        Command::Schedules(command) => schedules::run(command, &global).await,
         Command::Journal(args) => journal::run(args, &global).await,
         Command::Replay(args) => replay::run(args, &global).await,
         Command::Bench(args) => bench::run(args, &global).await,

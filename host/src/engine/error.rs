@@ -41,6 +41,8 @@ pub enum Error {
 
     #[error("no run `{0}`")]
     RunNotFound(RunId),
+    #[error("no schedule `{0}`")]
+    ScheduleNotFound(String),
     #[error("no hook `{0}`")]
     HookNotFound(HookToken),
     #[error("hook `{token}` takes no more payloads: run {} is {}", .owner.run, .owner.status)]

@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 use super::request::{ConflictPolicy, EmitReceipt, EmitRequest, StartRequest};
 use crate::ids::{Digest, EventName, Tags};
 use crate::sandbox::read_json;
-use crate::store::{Emission, Emitted, NewPart, NewRun, Part, PartOutcome};
+use crate::store::{Emission, Emitted, NewPart, NewRun, Part, PartOutcome, Source};
 
 impl Engine {
     /// Starts every workflow that waits for the event. Answers after the commit; the runs begin by themselves. Where
@@ -28,7 +28,7 @@ impl Engine {
         let emission = Emission {
             request: self.event_digest(&payload)?,
             parts: self.parts(&event, &payload).await?,
-            event: event.clone(),
+            source: Source::Event(event.clone()),
             id,
             now: self.0.clock.now(),
         };
@@ -77,7 +77,7 @@ impl Engine {
         Ok(parts)
     }
 
-    async fn part(&self, workflow: String, input: Arc<str>) -> Result<NewPart> {
+    pub(super) async fn part(&self, workflow: String, input: Arc<str>) -> Result<NewPart> {
         let request = StartRequest {
             workflow: workflow.clone(),
             input,
@@ -97,7 +97,7 @@ impl Engine {
     }
 
     /// Lets the runs begin that were admitted of `runs`.
-    fn begin_parts(&self, parts: &[Part], runs: Vec<NewRun>) {
+    pub(super) fn begin_parts(&self, parts: &[Part], runs: Vec<NewRun>) {
         let admitted: HashSet<_> = parts.iter().filter_map(Part::run).collect();
         for run in runs.into_iter().filter(|run| admitted.contains(&run.id)) {
             self.begin_admitted(as_admitted(run));
@@ -121,6 +121,6 @@ fn fits_somebody(event: &EventName, parts: &[Part]) -> Result<()> {
     }
 }
 
-fn started(part: &NewPart) -> Option<&NewRun> {
+pub(super) fn started(part: &NewPart) -> Option<&NewRun> {
     part.start.as_deref().ok()
 }

@@ -18,14 +18,15 @@ mod replay;
 mod request;
 mod runs;
 mod scheduler;
+mod schedules;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
 use crate::clock::Clock;
-use crate::journal::Limits;
+use crate::journal::{Limits, Timestamp};
 use crate::sandbox::Sandbox;
 use crate::store::{Cap, Fence, Store, StoreError};
 
@@ -40,6 +41,7 @@ pub use request::{
     Outcome, ReplayReport, ReplayedCall, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook,
     StartPayload, StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
+pub use schedules::{BackfillReceipt, BackfilledSlot, ScheduleInfo};
 
 /// Sizes and times of an engine. The defaults suit one small machine.
 #[derive(Debug, Clone)]
@@ -89,6 +91,8 @@ struct Inner {
     registry: Registry,
     attempts: Arc<Semaphore>,
     backlog: Backlog,
+    /// When the next slot of a schedule comes, or when to look for one.
+    next_slot: Mutex<Option<Timestamp>>,
     /// Why the engine stopped for good; see [`Engine::failed`].
     failure: watch::Sender<Option<StoreError>>,
 }
@@ -110,6 +114,7 @@ impl Engine {
             registry: Registry::new(config.max_resident),
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
             backlog: Backlog::new(),
+            next_slot: Mutex::new(Some(0)),
             failure: watch::Sender::new(None),
             store,
             sandbox,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::schedule::{Schedule, ScheduleSpec, slot_text};
 use super::schema::Schema;
 use crate::ids::{EventName, HookToken, NameError};
-use crate::journal::{RunTimeout, StepOptions, Template, TemplateError};
+use crate::journal::{RunTimeout, StepOptions, Template, TemplateError, Timestamp};
 
 /// The answer of `describe`, checked.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct WorkflowManifest {
     pub hook: Option<Schema>,
     /// The event that starts it.
     pub on: Option<EventName>,
+    /// When it starts by itself.
+    pub schedule: Option<Schedule>,
 }
 
 #[derive(Debug)]
@@ -99,6 +102,7 @@ struct RawWorkflow {
     timeout_grace_ms: Option<u64>,
     hook: Option<Value>,
     on: Option<String>,
+    schedule: Option<ScheduleSpec>,
 }
 
 #[derive(Deserialize)]
@@ -168,12 +172,16 @@ impl WorkflowManifest {
             },
         };
         let on = raw.on.map(EventName::new).transpose();
-        let on = on.map_err(|error| ManifestError::Workflow {
+        let refused = |error: String| ManifestError::Workflow {
             workflow: raw.name.clone(),
-            error: error.to_string(),
-        })?;
-        Ok(Self {
+            error,
+        };
+        let on = on.map_err(|error| refused(error.to_string()))?;
+        let planned = raw.schedule.map(Schedule::new).transpose();
+        let planned = planned.map_err(|error| refused(error.to_string()))?;
+        let manifest = Self {
             on,
+            schedule: planned,
             input: schema("input", raw.input)?,
             hook: schema("hook", raw.hook)?,
             token: template("workflow", &raw.name, raw.token.as_deref())?,
@@ -184,7 +192,28 @@ impl WorkflowManifest {
             }),
             description: raw.description,
             name: raw.name,
-        })
+        };
+        let input = manifest.scheduled_input(0);
+        if let (Some(_), Some(schema)) = (&manifest.schedule, &manifest.input)
+            && let Err(error) = schema.check(&input)
+        {
+            let workflow = manifest.name;
+            let error = format!("its schedule starts it with {input}, which does not fit its input: {error}");
+            return Err(ManifestError::Workflow { workflow, error });
+        }
+        Ok(manifest)
+    }
+
+    /// The input of the run of a slot: the slot, where there is a parameter of that name.
+    pub fn scheduled_input(&self, slot: Timestamp) -> Value {
+        let properties = self
+            .input
+            .as_ref()
+            .and_then(|schema| schema.json.get("properties"));
+        match properties.is_some_and(|names| names.get("slot").is_some()) {
+            true => json!({ "slot": slot_text(slot) }),
+            false => json!({}),
+        }
     }
 
     /// The input that an event or a webhook with this payload, JSON, gives to the workflow: a sole parameter named

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Ending, HookRef, HookState,
-    NewPart, NewRun, OnConflict, Owner, Park, Part, PartOutcome, Result, Settled, Settlement, StartDelivery,
-    StoreError, TOMBSTONE_MS, Waits,
+    Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Emitted, Ending, HookRef,
+    HookState, NewPart, NewRun, OnConflict, Owner, Park, Part, PartOutcome, Result, Settled, Settlement,
+    StartDelivery, StoreError, TOMBSTONE_MS, Waits,
 };
 use crate::ids::{Digest, HookToken, RunId};
 use crate::journal::{
@@ -561,6 +561,14 @@ pub fn emit_entry(emit: NewEmit, parts: std::result::Result<Vec<Part>, Failure>)
             let body = Body::new(failure.to_json());
             (Event::EmitRefused { call, name, payload }, Some(body))
         }
+    }
+}
+
+/// The answer to a schedule that is no longer there, or has come as far already.
+pub fn nothing_to_fire() -> Emitted {
+    Emitted::Done {
+        parts: Vec::new(),
+        fresh: false,
     }
 }
 
@@ -1119,6 +1127,7 @@ mod tests {
             seed: 0,
             limits: Limits::default(),
             hooks: hooks.collect(),
+            timeout: None,
             lineage: None,
             start_at,
             tags: Tags::default(),
@@ -1267,6 +1276,7 @@ mod tests {
         let blocked = Standing {
             folded: RunStatus::Running,
             activity: Activity::Blocked,
+            cancel_requested: None,
         };
         let (call, attempt) = (0, 1);
         let outcomes = |resolved| {

@@ -25,10 +25,12 @@ struct State {
     /// The last claim of every token: a run, by its place in `runs`, and a hook.
     claims: HashMap<HookToken, (usize, HookNo)>,
     start_receipts: HashMap<IdempotencyKey, Receipt<Admission>>,
-    event_receipts: HashMap<(EventName, IdempotencyKey), Receipt<Vec<Part>>>,
+    event_receipts: HashMap<(String, IdempotencyKey), Receipt<Vec<Part>>>,
     delivery_receipts: HashMap<(HookToken, IdempotencyKey), Receipt<DeliveryReceipt>>,
     components: HashMap<Digest, StoredComponent>,
     deployments: BTreeMap<String, (Digest, Timestamp)>,
+    /// With spec and how far it is.
+    schedules: BTreeMap<ScheduleName, (String, Timestamp)>,
 }
 
 struct Run {
@@ -307,13 +309,24 @@ impl State {
 
     fn emit(&mut self, emission: Emission) -> Result<Emitted> {
         let Emission {
-            event,
+            source,
             id,
             request,
             parts,
             now,
         } = emission;
-        let key = id.map(|id| (event, id));
+        let key = id.map(|id| (source.scope(), id));
+        let before = self.schedules.clone();
+        if let Source::Schedule {
+            name,
+            done_until: Some(until),
+        } = source
+        {
+            match self.schedules.get_mut(&name) {
+                Some((_, at)) if *at < until => *at = until,
+                _ => return Ok(decide::nothing_to_fire()),
+            }
+        }
         let receipt = key.as_ref().and_then(|key| self.event_receipts.get(key));
         match decide::recall(receipt.cloned(), request, now) {
             Recall::Again(parts) => return Ok(Emitted::Done { parts, fresh: false }),
@@ -326,6 +339,7 @@ impl State {
             while self.runs.len() > known {
                 self.withdraw_last();
             }
+            self.schedules = before;
         })?;
         for owner in parts.iter().filter_map(Part::owner) {
             if let Some(&index) = self.by_id.get(&owner.run) {
@@ -726,13 +740,40 @@ impl Store for MemoryStore {
         Ok(Fence(state.epoch))
     }
 
-    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
+    async fn deploy(
+        &self,
+        name: &str,
+        component: StoredComponent,
+        schedules: Vec<NewSchedule>,
+        now: Timestamp,
+    ) -> Result<()> {
         let mut state = self.state();
         let digest = component.digest;
         state.components.entry(digest).or_insert(component);
         let now = decide::entry_time(0, now);
         state.deployments.insert(name.to_owned(), (digest, now));
+        let mut before = std::mem::take(&mut state.schedules);
+        for NewSchedule { workflow, spec } in schedules {
+            let deployment = name.to_owned();
+            let name = ScheduleName { deployment, workflow };
+            let same = before.remove(&name).filter(|(before, _)| *before == spec);
+            let done_until = same.map_or(now, |(_, done_until)| done_until);
+            state.schedules.insert(name, (spec, done_until));
+        }
+        before.retain(|other, _| other.deployment != name);
+        state.schedules.append(&mut before);
         Ok(())
+    }
+
+    async fn schedules(&self) -> Result<Vec<StoredSchedule>> {
+        let state = self.state();
+        let schedules = state.schedules.iter();
+        let schedules = schedules.map(|(name, (spec, done_until))| StoredSchedule {
+            name: name.clone(),
+            spec: spec.clone(),
+            done_until: *done_until,
+        });
+        Ok(schedules.collect())
     }
 
     async fn deployments(&self) -> Result<Vec<Deployment>> {

@@ -195,13 +195,67 @@ pub struct Owner {
 /// Runs to be admitted together, since one thing happened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emission {
-    pub event: EventName,
-    /// Keeps the same event from being carried out twice; among events of the same name.
+    pub source: Source,
+    /// Keeps the same event from being carried out twice; among those of its source.
     pub id: Option<IdempotencyKey>,
     /// Over the event's payload, so that "the same event again" is known.
     pub request: Digest,
     pub parts: Vec<NewPart>,
     pub now: Timestamp,
+}
+
+/// Where an event comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Somebody said so.
+    Event(EventName),
+    /// The clock.
+    Schedule {
+        name: ScheduleName,
+        /// The schedule has dealt with everything up to here, with this. A schedule that is no longer there, or has come
+        /// as far already, starts nothing. `None` leaves the schedule as it is.
+        done_until: Option<Timestamp>,
+    },
+}
+
+impl Source {
+    /// Among which an id is one. No token holds a control character, so that no delivery has such a scope.
+    fn scope(&self) -> String {
+        match self {
+            Self::Event(name) => format!("\n{name}"),
+            Self::Schedule { name, .. } => format!("\n\n{name}"),
+        }
+    }
+}
+
+/// A scheduled workflow of a deployment.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScheduleName {
+    pub deployment: String,
+    pub workflow: String,
+}
+
+impl std::fmt::Display for ScheduleName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.deployment, self.workflow)
+    }
+}
+
+/// A schedule that a component declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSchedule {
+    pub workflow: String,
+    /// When it fires; JSON that the store does not look into.
+    pub spec: String,
+}
+
+/// A schedule that is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSchedule {
+    pub name: ScheduleName,
+    pub spec: String,
+    /// Everything up to here was dealt with.
+    pub done_until: Timestamp,
 }
 
 /// What an event is to one workflow.
@@ -638,8 +692,18 @@ pub trait Store: Send + Sync {
     async fn take_over(&self, now: Timestamp) -> Result<Fence>;
 
     /// Keeps a component and gives it a name. Once it returns, both survive; the component stays as long
-    /// as a run needs it. The same bytes again change only the name.
-    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()>;
+    /// as a run needs it. The same bytes again change only the name. `schedules` are those of this name from now on:
+    /// one that was there with the same spec goes on where it was, others begin now or end.
+    async fn deploy(
+        &self,
+        name: &str,
+        component: StoredComponent,
+        schedules: Vec<NewSchedule>,
+        now: Timestamp,
+    ) -> Result<()>;
+
+    /// Every schedule, by name.
+    async fn schedules(&self) -> Result<Vec<StoredSchedule>>;
 
     /// What each name stands for, by name.
     async fn deployments(&self) -> Result<Vec<Deployment>>;

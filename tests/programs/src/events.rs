@@ -60,3 +60,20 @@ async fn emits_inside() -> Result<String, StepFailed> {
 async fn emits_in_a_step() -> WorkflowResult<String> {
     Ok(emits_inside().await?)
 }
+
+/// Weekday mornings in Berlin.
+#[workflow(cron = "0 9 * * 1-5", time_zone = "Europe/Berlin")]
+async fn morning(slot: String) -> WorkflowResult<String> {
+    Ok(slot)
+}
+
+#[workflow(cron = "0 * * * *", catch_up = "all")]
+async fn each_hour(slot: Option<String>) -> WorkflowResult<Option<String>> {
+    Ok(slot)
+}
+
+#[workflow(cron = "30 * * * *", catch_up = "skip", token = "half past")]
+async fn half_past() -> WorkflowResult<()> {
+    start_hook::<Value>()?.next().await?;
+    Ok(())
+}

@@ -6,10 +6,11 @@ use rusqlite::{Connection, TransactionBehavior};
 /// "ONMK", as in `0001_init.sql`.
 pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
 
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     include_str!("migrations/0001_init.sql"),
     include_str!("migrations/0002_start_policies.sql"),
     include_str!("migrations/0003_family.sql"),
+    include_str!("migrations/0004_events.sql"),
 ];
 
 /// The version that this build works with.

@@ -16,6 +16,7 @@ mod readers;
 mod receipts;
 mod requests;
 mod runs;
+mod schedules;
 mod thread;
 
 use std::fs::File;
@@ -90,11 +91,21 @@ impl Store for SqliteStore {
         self.writer.run(requests::take_over).await
     }
 
-    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
+    async fn deploy(
+        &self,
+        name: &str,
+        component: StoredComponent,
+        schedules: Vec<NewSchedule>,
+        now: Timestamp,
+    ) -> Result<()> {
         let name = name.to_owned();
         self.writer
-            .run(move |w| requests::deploy(w, &name, &component, now))
+            .run(move |w| requests::deploy(w, &name, &component, &schedules, now))
             .await
+    }
+
+    async fn schedules(&self) -> Result<Vec<StoredSchedule>> {
+        self.readers.run(schedules::all).await
     }
 
     async fn deployments(&self) -> Result<Vec<Deployment>> {

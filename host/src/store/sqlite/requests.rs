@@ -7,14 +7,14 @@ use super::failure::Failure;
 use super::journal::{self, NOTHING, Tail};
 use super::runs::{self, Anchor, NewRow, ParentLink, RunKey};
 use super::thread::Writing;
-use super::{components, hooks, host, receipts};
+use super::{components, hooks, host, receipts, schedules};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{Body, Entry, Event, HookNo, NewEntry, ParentEnd, Seq, Timestamp};
 use crate::store::decide::{self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
     Admission, Append, Appended, Blocked, Cancelled, Delivered, Delivery, DeliveryReceipt, Disposed,
-    Emission, Emitted, Ending, Fence, HookRef, NewPart, NewRun, OnConflict, Part, Settled, Settlement,
-    StoreError, StoredComponent, Upgraded,
+    Emission, Emitted, Ending, Fence, HookRef, NewPart, NewRun, NewSchedule, OnConflict, Part, Settled,
+    Settlement, Source, StoreError, StoredComponent, Upgraded,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -188,9 +188,16 @@ pub fn take_over(writing: &mut Writing) -> Result<Fence> {
     Ok(Fence(epoch))
 }
 
-pub fn deploy(writing: &mut Writing, name: &str, component: &StoredComponent, now: Timestamp) -> Result<()> {
+pub fn deploy(
+    writing: &mut Writing,
+    name: &str,
+    component: &StoredComponent,
+    schedules: &[NewSchedule],
+    now: Timestamp,
+) -> Result<()> {
     components::put(&writing.conn, component)?;
-    components::name(&writing.conn, name, component.digest, now)
+    components::name(&writing.conn, name, component.digest, now)?;
+    schedules::replace(&writing.conn, name, schedules, now)
 }
 
 pub fn recall_start(
@@ -278,14 +285,21 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
 
 pub fn emit(writing: &mut Writing, emission: Emission) -> Result<Emitted> {
     let Emission {
-        event,
+        source,
         id,
         request,
         parts,
         now,
     } = emission;
-    // No token holds a control character, so that no delivery has this scope.
-    let scope = format!("\n{event}");
+    let scope = source.scope();
+    if let Source::Schedule {
+        name,
+        done_until: Some(until),
+    } = &source
+        && !schedules::advance(&writing.conn, name, *until)?
+    {
+        return Ok(decide::nothing_to_fire());
+    }
     match recall(writing, &scope, id.as_ref(), request, now)? {
         Recall::Again(parts) => return Ok(Emitted::Done { parts, fresh: false }),
         Recall::Conflict => return Ok(Emitted::KeyConflict),
