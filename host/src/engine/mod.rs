@@ -10,6 +10,7 @@ mod carry_on;
 mod children;
 mod components;
 mod error;
+mod events;
 mod held;
 mod hooks;
 mod registry;
@@ -18,15 +19,16 @@ mod rerun;
 mod request;
 mod runs;
 mod scheduler;
+mod schedules;
 mod streams;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
 use crate::clock::Clock;
-use crate::journal::Limits;
+use crate::journal::{Limits, Timestamp};
 use crate::sandbox::Sandbox;
 use crate::store::{Cap, Fence, Store, StoreError};
 
@@ -37,10 +39,11 @@ use registry::Registry;
 pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
-    Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, Outcome, ReplayReport,
-    ReplayedCall, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload,
-    StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, EmitReceipt, EmitRequest,
+    Outcome, ReplayReport, ReplayedCall, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult,
+    StartHook, StartPayload, StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
+pub use schedules::{BackfillReceipt, BackfilledSlot, ScheduleInfo};
 pub use streams::{Followed, Following};
 
 /// Sizes and times of an engine. The defaults suit one small machine.
@@ -91,6 +94,8 @@ struct Inner {
     registry: Registry,
     attempts: Arc<Semaphore>,
     backlog: Backlog,
+    /// When the next slot of a schedule comes, or when to look for one.
+    next_slot: Mutex<Option<Timestamp>>,
     /// Why the engine stopped for good; see [`Engine::failed`].
     failure: watch::Sender<Option<StoreError>>,
 }
@@ -112,6 +117,7 @@ impl Engine {
             registry: Registry::new(config.max_resident),
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
             backlog: Backlog::new(),
+            next_slot: Mutex::new(Some(0)),
             failure: watch::Sender::new(None),
             store,
             sandbox,
