@@ -140,6 +140,7 @@ mod closure;
 #[cfg(target_family = "wasm")]
 #[allow(unsafe_code, reason = "wit-bindgen generates the exported functions")]
 mod component;
+mod event;
 mod executor;
 mod failure;
 mod for_each;
@@ -167,6 +168,7 @@ pub use block_on::block_on;
 pub use cancel::{CancelReason, Cancelled, Saga, cancelled};
 pub use child::{Child, ChildCall, ParentEnd, child};
 pub use closure::{ClosureCall, step, typed_step};
+pub use event::{EmittedRun, emit};
 pub use failure::{Failure, FailureInfo, FailureKind};
 pub use for_each::{Progress, Results, for_each_bounded};
 pub use hook::{Hook, HookConflict, HookError, HookOptions, Next, NextRaw, Within, start_hook, start_hooks};

@@ -21,7 +21,18 @@ pub struct WorkflowDefinition {
     pub timeout_ms: Option<u64>,
     pub timeout_grace_ms: Option<u64>,
     pub hook: Option<fn() -> Value>,
+    pub on: Option<&'static str>,
+    pub schedule: Option<Schedule>,
     pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub struct Schedule {
+    pub cron: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub catch_up: Option<&'static str>,
 }
 
 pub struct StepDefinition {
@@ -75,6 +86,8 @@ pub(crate) fn manifest() -> String {
                 timeout_ms: it.timeout_ms,
                 timeout_grace_ms: it.timeout_grace_ms,
                 hook: it.hook.map(|schema| schema()),
+                on: it.on,
+                schedule: it.schedule,
             })
             .collect(),
         steps: sorted("step", |it: &StepDefinition| it.name)
@@ -124,6 +137,10 @@ struct Workflow {
     timeout_grace_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hook: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schedule: Option<Schedule>,
 }
 
 #[derive(Serialize)]
@@ -262,7 +279,7 @@ mod tests {
     struct NoSchema;
 
     /// Follows an order.
-    #[workflow(token = "order:{order.id}", retain = "1h", hook = bool, name = "follow")]
+    #[workflow(token = "order:{order.id}", retain = "1h", hook = bool, name = "follow", on = "order.paid")]
     async fn follow_order(order: &Order, note: Option<String>) -> WorkflowResult<()> {
         charge(order, NoSchema).await?;
         bare().await?;
@@ -319,7 +336,8 @@ mod tests {
                 "output": { "$schema": schema, "title": "null", "type": "null" },
                 "token": "order:{order.id}",
                 "retain_ms": 3_600_000,
-                "hook": { "$schema": schema, "title": "boolean", "type": "boolean" }
+                "hook": { "$schema": schema, "title": "boolean", "type": "boolean" },
+                "on": "order.paid"
             }])
         );
         let steps = manifest["steps"].as_array().unwrap();

@@ -119,6 +119,12 @@ name!(
     "stream name"
 );
 
+name!(
+    /// What happened, as whoever emits an event and whoever waits for it call it, e.g. `order.paid`.
+    EventName,
+    "event name"
+);
+
 impl RunId {
     /// A fresh id; ids made later sort later.
     pub fn generate() -> Self {

@@ -4,7 +4,7 @@ use onemark::api::{self, ServerConfig};
 use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
 use onemark::journal::RunStatus;
-use onemark_tests::{StoreKind, TestHost, programs, variant};
+use onemark_tests::{StoreKind, TestHost, programs, scheduled, variant};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -1382,4 +1382,79 @@ impl Events {
             }
         }
     }
+}
+#[tokio::test(flavor = "multi_thread")]
+async fn e09_events_through_http() {
+    let server = Server::new().await;
+    let body = json!({ "id": "7", "note": "wait" });
+    let first = server.post_with_key("/v1/events/order.paid", "e1", &body).await;
+    assert_eq!(first.status, StatusCode::OK);
+    let runs = first.json["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3);
+    assert!(
+        runs.iter()
+            .all(|run| run["started"] == true && run["run_id"].is_string())
+    );
+    let again = server.post_with_key("/v1/events/order.paid", "e1", &body).await;
+    assert_eq!((again.status, again.text), (StatusCode::OK, first.text));
+    let other = server
+        .post_with_key("/v1/events/order.paid", "e1", json!({ "id": "8" }))
+        .await;
+    assert_eq!(
+        (other.status, &other.json["error"]["code"]),
+        (StatusCode::CONFLICT, &json!("key_conflict"))
+    );
+
+    let next = server.post_with_key("/v1/events/order.paid", "e2", &body).await;
+    let ships = &next.json["runs"][1];
+    assert_eq!(ships["started"], false);
+    assert_eq!(ships["conflict"]["token"], "ship:7");
+    assert_eq!(ships["conflict"]["run"], runs[1]["run_id"]);
+
+    let odd = "/v1/events/gr%C3%B6%C3%9Fe%2Fa%20b%252F";
+    let odd_event = server.post(odd, json!({ "n": 1 })).await;
+    assert_eq!(odd_event.json["runs"][0]["workflow"], "programs/odd_event");
+    let unfit = server.post(odd, json!({})).await;
+    assert_eq!(
+        (unfit.status, &unfit.json["error"]["code"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid_event"))
+    );
+    let name = "x".repeat(256);
+    for bad in [name.as_str(), "a%0Ab"] {
+        let answer = server.post(&format!("/v1/events/{bad}"), json!({})).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e10_schedules_through_http() {
+    let server = Server::new().await;
+    server.put("scheduled", scheduled().to_vec()).await;
+    let listed = server.get("/v1/schedules").await;
+    let hourly = &listed.json["schedules"][0];
+    assert_eq!(hourly["name"], "scheduled/each_hour");
+    assert_eq!(
+        (&hourly["cron"], &hourly["time_zone"]),
+        (&json!("0 * * * *"), &json!("UTC"))
+    );
+    assert!(hourly["next"].is_u64());
+    let path = "/v1/schedules/scheduled%2Feach_hour/backfill";
+    let range = json!({ "from": "2020-01-01T00:00:00Z", "to": "2020-01-01T02:30:00Z" });
+    let first = server.post(path, &range).await;
+    let slots = first.json["slots"].as_array().unwrap();
+    assert_eq!(slots.len(), 3, "{}", first.text);
+    assert!(
+        slots
+            .iter()
+            .all(|slot| slot["existing"] == false && slot["run_id"].is_string())
+    );
+    let again = server.post(path, &range).await;
+    assert_eq!(again.json["slots"][2]["run_id"], slots[2]["run_id"]);
+    assert_eq!(again.json["slots"][2]["existing"], true);
+    let unknown = server.post("/v1/schedules/nobody/backfill", &range).await;
+    assert_eq!(unknown.json["error"]["code"], "schedule_not_found");
+    assert_eq!(
+        server.post(path, json!({ "from": 1 })).await.status,
+        StatusCode::BAD_REQUEST
+    );
 }

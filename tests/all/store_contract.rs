@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use onemark::ids::{Digest, StreamName, Tags};
+use onemark::ids::{Digest, EventName, StreamName, Tags};
 use onemark::journal::{
-    Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, Event, Failure, FailureKind, HookSpec,
-    Lineage, NewEntry, ParentEnd, RunStatus, Started, StreamWrite, Timestamp,
+    Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, EmitAdmission, EmitPart, Event, Failure,
+    FailureKind, HookSpec, Lineage, NewEmit, NewEntry, ParentEnd, RunStatus, Started, StreamWrite, Timestamp,
 };
 use onemark::store::{
-    Append, BlockReason, Blocked, Cap, ChunkWrite, Decision, Ending, Fence, HeldStep, HookRef, HookState,
-    MemoryStore, OnConflict, Park, RunFilter, Settled, Settlement, SqliteStore, StartDelivery, Store,
-    TOMBSTONE_MS, Written,
+    Append, BlockReason, Blocked, Cap, ChunkWrite, Decision, Emission, Ending, Fence, HeldStep, HookRef,
+    HookState, MemoryStore, NewPart, NewSchedule, OnConflict, Park, RunFilter, ScheduleName, Settled,
+    Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Written,
 };
 use proptest::prelude::*;
 
@@ -54,6 +54,13 @@ enum Op {
         id: usize,
         key: usize,
         request: u8,
+    },
+    /// Each part: a run and its token, or none.
+    Emit {
+        event: u8,
+        key: Option<usize>,
+        request: u8,
+        parts: Vec<Option<(usize, usize)>>,
     },
     /// `stale`: how many entries short of the end the sender is; -1 is beyond it.
     Append {
@@ -103,6 +110,7 @@ enum Op {
     Deploy {
         name: u8,
         code: u8,
+        schedules: u8,
     },
     TakeOver,
     Clock {
@@ -167,8 +175,17 @@ enum Want {
         stream: usize,
         off: i8,
     },
+    /// Each part: a run and its token, or none.
+    Emit {
+        parts: Vec<Option<(usize, usize)>>,
+    },
     End,
     Illegal,
+}
+
+fn parts() -> impl Strategy<Value = Vec<Option<(usize, usize)>>> {
+    let part = prop::option::weighted(0.7, (0..IDS.len(), 0..TOKENS.len()));
+    prop::collection::vec(part, 0..4)
 }
 
 fn wants() -> impl Strategy<Value = Vec<Want>> {
@@ -187,6 +204,7 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
         2 => (0..3usize, 0..2usize).prop_map(|(name, value)| Want::Tag { name, value }),
         3 => (0..STREAMS.len(), prop_oneof![8 => Just(0i8), 2 => Just(-1), 1 => Just(1)])
             .prop_map(|(stream, off)| Want::Write { stream, off }),
+        2 => parts().prop_map(|parts| Want::Emit { parts }),
         6 => Just(Want::End),
         1 => Just(Want::Illegal),
     ];
@@ -240,6 +258,8 @@ fn op() -> impl Strategy<Value = Op> {
                 tags,
             }),
         1 => (id.clone(), 0..KEYS.len(), 0..2u8).prop_map(|(id, key, request)| Op::Recall { id, key, request }),
+        5 => (0..3u8, maybe_key.clone(), 0..2u8, parts())
+            .prop_map(|(event, key, request, parts)| Op::Emit { event, key, request, parts }),
         20 => (id.clone(), stale, wants(), park, fence.clone())
             .prop_map(|(id, stale, wants, park, fence)| Op::Append { id, stale, wants, park, fence }),
         2 => Just(Op::AppendAgain),
@@ -254,7 +274,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(id, call, decision)| Op::Settle { id, call, decision }),
         4 => (id.clone(), 0..4u8).prop_map(|(id, how)| Op::Cancel { id, how }),
         2 => (id, any::<bool>()).prop_map(|(id, stored)| Op::Upgrade { id, stored }),
-        1 => (0..2u8, 0..2u8).prop_map(|(name, code)| Op::Deploy { name, code }),
+        2 => (0..2u8, 0..2u8, 0..6u8)
+            .prop_map(|(name, code, schedules)| Op::Deploy { name, code, schedules }),
         1 => Just(Op::TakeOver),
         5 => tick.prop_map(|by| Op::Clock { by }),
         1 => Just(Op::Reopen),
@@ -312,7 +333,7 @@ impl Pair {
             met: HashMap::new(),
         };
         pair.take_over().await;
-        both!(pair, store => store.deploy("c", component("c"), pair.now)).unwrap();
+        both!(pair, store => store.deploy("c", component("c"), Vec::new(), pair.now)).unwrap();
         pair
     }
 
@@ -364,6 +385,40 @@ impl Pair {
             } => {
                 let (id, key, request) = (run_id(IDS[id]), key(KEYS[index]), Digest::of([request]));
                 let _ = both!(self, store => store.recall(Some(&id), Some(&key), request, now));
+            }
+            Op::Emit {
+                event,
+                key: key_index,
+                request,
+                parts,
+            } => {
+                let part = |part: Option<(usize, usize)>| NewPart {
+                    workflow: "w".into(),
+                    start: match part {
+                        Some((id, token)) => {
+                            Ok(Box::new(new_run(IDS[id], vec![spec(TOKENS[token], 0)], now)))
+                        }
+                        None => Err("does not fit".into()),
+                    },
+                };
+                let emission = Emission {
+                    source: match event {
+                        0 => Source::Event(EventName::new("e").unwrap()),
+                        event => Source::Schedule {
+                            name: ScheduleName {
+                                deployment: "n0".into(),
+                                workflow: "v".into(),
+                            },
+                            done_until: (event == 1).then_some(now),
+                        },
+                    },
+                    id: key_index.map(|index| key(KEYS[index])),
+                    request: Digest::of([request]),
+                    parts: parts.into_iter().map(part).collect(),
+                    now,
+                };
+                let answer = both!(self, store => store.emit(emission.clone()));
+                self.meet(&answer);
             }
             Op::Append {
                 id,
@@ -482,9 +537,20 @@ impl Pair {
                 let run = run_id(IDS[id]);
                 let _ = both!(self, store => store.upgrade(&run, code, now));
             }
-            Op::Deploy { name, code } => {
+            Op::Deploy {
+                name,
+                code,
+                schedules,
+            } => {
                 let (name, code) = (format!("n{name}"), format!("code {code}"));
-                both!(self, store => store.deploy(&name, component(&code), now)).unwrap();
+                let workflows = ["v", "w"].iter().take(usize::from(schedules % 3));
+                let schedules: Vec<_> = workflows
+                    .map(|workflow| NewSchedule {
+                        workflow: (*workflow).into(),
+                        spec: format!("{}", schedules / 3),
+                    })
+                    .collect();
+                both!(self, store => store.deploy(&name, component(&code), schedules.clone(), now)).unwrap();
                 let found = both!(self, store => store.component(Digest::of(&code)));
                 assert_eq!(found.unwrap().map(|c| c.bytes), Some(code.as_bytes().into()));
             }
@@ -651,6 +717,30 @@ impl Pair {
                         chunk: self.now.to_string().into(),
                     })
                 }
+                Want::Emit { parts } => {
+                    let call = number();
+                    let part = |part: Option<(usize, usize)>| EmitPart {
+                        workflow: "w".into(),
+                        start: match part {
+                            Some((id, token)) => {
+                                let run = new_run(IDS[id], vec![spec(TOKENS[token], 0)], self.now);
+                                Ok(EmitAdmission {
+                                    run: run.id,
+                                    started: run.started,
+                                    input: run.input,
+                                })
+                            }
+                            None => Err("does not fit".into()),
+                        },
+                    };
+                    NewEntry::Emit(Box::new(NewEmit {
+                        call,
+                        name: "e0".into(),
+                        payload: Body::new("1"),
+                        payload_digest: Digest::of("1"),
+                        parts: Some(Ok(parts.into_iter().map(part).collect())),
+                    }))
+                }
                 Want::End => NewEntry::with_body(Event::Completed, Body::new("1")),
                 Want::Illegal => NewEntry::event(Event::PayloadReceived { hook: 0 }),
             });
@@ -704,6 +794,7 @@ impl Pair {
         }
         both!(self, store => store.next_due(now)).unwrap();
         both!(self, store => store.deployments()).unwrap();
+        both!(self, store => store.schedules()).unwrap();
         for status in [None, Some(RunStatus::Suspended), Some(RunStatus::Completed)] {
             for after in [None, Some(run_id("r1"))] {
                 let workflow = status.is_some().then(|| "w0".to_owned());

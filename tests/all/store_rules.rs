@@ -288,7 +288,7 @@ on_each_store! {
 
     // F04, F12: a mark beside the journal.
     a_blocked_run_rests_and_keeps_what_comes_until_upgraded: |store, fence| {
-        store.deploy("c", component("c"), 1).await.unwrap();
+        store.deploy("c", component("c"), Vec::new(), 1).await.unwrap();
         start(store, "r", vec![spec("t", 0)], 1).await;
         let why = Blocked {
             reason: BlockReason::Trap,

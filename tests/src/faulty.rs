@@ -8,8 +8,9 @@ use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, StreamName};
 use onemark::journal::{Entry, Seq, Timestamp};
 use onemark::store::{
     Admission, Append, Appended, Blocked, Cancelled, Chunk, ChunkWrite, Delivered, Delivery, Deployment,
-    Disposed, Ending, Fence, HookInfo, Loaded, NewRun, ReceivedPayload, Result, RunFilter, RunInfo, Settled,
-    Settlement, Store, StoreError, StoredComponent, StreamInfo, Upgraded, Written,
+    Disposed, Emission, Emitted, Ending, Fence, HookInfo, Loaded, NewRun, NewSchedule, ReceivedPayload,
+    Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError, StoredComponent, StoredSchedule,
+    StreamInfo, Upgraded, Written,
 };
 use tokio::sync::watch;
 
@@ -82,12 +83,26 @@ impl Store for FaultyStore {
         self.write()?.take_over(now).await
     }
 
-    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
-        self.write()?.deploy(name, component, now).await
+    async fn deploy(
+        &self,
+        name: &str,
+        component: StoredComponent,
+        schedules: Vec<NewSchedule>,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.write()?.deploy(name, component, schedules, now).await
+    }
+
+    async fn schedules(&self) -> Result<Vec<StoredSchedule>> {
+        self.store.schedules().await
     }
 
     async fn admit(&self, run: NewRun) -> Result<Admission> {
         self.write()?.admit(run).await
+    }
+
+    async fn emit(&self, emission: Emission) -> Result<Emitted> {
+        self.write()?.emit(emission).await
     }
 
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {

@@ -24,6 +24,8 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
         timeout_ms,
         timeout_grace_ms,
         hook,
+        on,
+        schedule,
     } = workflow;
     let item = &function.item;
     let (name, description, output) = (&function.name, &function.description, &function.output);
@@ -38,6 +40,12 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
     let retain_ms = option(retain_ms);
     let timeout_ms = option(timeout_ms);
     let timeout_grace_ms = option(timeout_grace_ms);
+    let on = option(on);
+    let schedule = option(schedule.map(|schedule| {
+        let cron = schedule.cron;
+        let (time_zone, catch_up) = (option(schedule.time_zone), option(schedule.catch_up));
+        quote!(__onemark::Schedule { cron: #cron, time_zone: #time_zone, catch_up: #catch_up })
+    }));
     let hook = option(hook.map(|ty| quote_spanned!(ty.span()=> __onemark::schema_of::<#ty>)));
     quote! {
         #item
@@ -57,6 +65,8 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
                     timeout_ms: #timeout_ms,
                     timeout_grace_ms: #timeout_grace_ms,
                     hook: #hook,
+                    on: #on,
+                    schedule: #schedule,
                     run: |input| __onemark::run_workflow(__body(input)),
                 }
             }

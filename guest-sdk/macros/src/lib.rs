@@ -30,6 +30,10 @@ use proc_macro::TokenStream;
 /// | `timeout = "1h"` | after this long from its start the run is asked to cancel |
 /// | `timeout_grace = "5m"` | this long after that the run ends, whatever it does; a minute unless given |
 /// | `hook = OrderUpdate` | the type of the payloads of that token's hook, checked by the host at delivery |
+/// | `on = "order.paid"` | every event of this name starts the workflow; a sole parameter named `event` gets the payload, else the payload is the input |
+/// | `cron = "0 9 * * 1-5"` | starts it at these times: minute, hour, day, month, weekday; a parameter named `slot` gets the time, `"2030-01-31T08:00:00Z"` |
+/// | `time_zone = "Europe/Berlin"` | whose clock that is; UTC unless given |
+/// | `catch_up = "one"` | of the times that passed while the host was down the last starts it; with `"all"` each does, with `"skip"` none |
 /// | `name = "…"` | the workflow's name, by default the function's |
 ///
 /// Durations are numbers with a unit: `ms`, `s`, `m`, `h`, `d`, also several: `1h30m`.

@@ -18,6 +18,15 @@ pub struct Workflow {
     pub timeout_ms: Option<u64>,
     pub timeout_grace_ms: Option<u64>,
     pub hook: Option<Type>,
+    pub on: Option<LitStr>,
+    pub schedule: Option<Schedule>,
+}
+
+/// When a workflow starts by itself; the host reads the expression and knows the time zones.
+pub struct Schedule {
+    pub cron: LitStr,
+    pub time_zone: Option<LitStr>,
+    pub catch_up: Option<LitStr>,
 }
 
 pub struct Step {
@@ -82,7 +91,18 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         &mut errors,
         "workflow",
         options,
-        &["token", "retain", "hook", "timeout", "timeout_grace", "name"],
+        &[
+            "token",
+            "retain",
+            "hook",
+            "timeout",
+            "timeout_grace",
+            "name",
+            "on",
+            "cron",
+            "time_zone",
+            "catch_up",
+        ],
     );
     let token = found.text(&mut errors, "token");
     let retain = found.take("retain");
@@ -90,6 +110,11 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
     let timeout = found.take("timeout");
     let grace = found.take("timeout_grace");
     let name = found.text(&mut errors, "name");
+    let on = found.text(&mut errors, "on");
+    let schedule = schedule(&mut errors, &mut found);
+    if let Some(on) = &on {
+        errors.keep(event_name(on));
+    }
     if let (None, Some(grace)) = (&timeout, &grace) {
         let message = "`timeout_grace` counts from the timeout, so it needs `timeout`";
         errors.push(Error::new(grace.name.span(), message));
@@ -111,6 +136,9 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
     if let (Some(token), Some(function)) = (&token, &function) {
         errors.keep(check_template(token, &function.parameters));
     }
+    if let (Some(schedule), Some(function)) = (&schedule, &function) {
+        errors.keep(check_scheduled(schedule, &function.parameters));
+    }
     errors.finish()?;
     let function = function.expect("without errors there is a body");
     Ok(Workflow {
@@ -120,7 +148,60 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         timeout_ms,
         timeout_grace_ms,
         hook,
+        on,
+        schedule,
     })
+}
+
+fn schedule(errors: &mut Errors, found: &mut Found) -> Option<Schedule> {
+    let cron = found.text(errors, "cron");
+    let time_zone = found.text(errors, "time_zone");
+    let catch_up = found.text(errors, "catch_up");
+    if let Some(catch_up) = &catch_up
+        && !["one", "skip", "all"].contains(&&*catch_up.value())
+    {
+        let message = "write `catch_up = \"one\"`, `\"skip\"` or `\"all\"`";
+        errors.push(Error::new(catch_up.span(), message));
+    }
+    let Some(cron) = cron else {
+        for dependent in [&time_zone, &catch_up].into_iter().flatten() {
+            let message = "this says more about a schedule, so it needs `cron`";
+            errors.push(Error::new(dependent.span(), message));
+        }
+        return None;
+    };
+    if cron.value().split_whitespace().count() != 5 && !cron.value().starts_with('@') {
+        let message =
+            "a cron expression has five fields, as in `\"0 9 * * 1-5\"`: minute, hour, day, month, weekday";
+        errors.push(Error::new(cron.span(), message));
+    }
+    Some(Schedule {
+        cron,
+        time_zone,
+        catch_up,
+    })
+}
+
+/// There is nobody to give a scheduled workflow its input.
+fn check_scheduled(schedule: &Schedule, parameters: &[Parameter]) -> Result<()> {
+    for parameter in parameters {
+        if parameter.name != "slot" && option_item(&parameter.ty).is_none() {
+            let message = "a workflow with `cron` has no parameters but `slot`, the time that it is started for, and \
+                           those of type `Option`";
+            return Err(Error::new(schedule.cron.span(), message));
+        }
+    }
+    Ok(())
+}
+
+/// As the host has it.
+fn event_name(name: &LitStr) -> Result<()> {
+    let text = name.value();
+    if text.len() > 255 || text.chars().any(char::is_control) {
+        let message = "the name of an event has at most 255 bytes and no control characters";
+        return Err(Error::new(name.span(), message));
+    }
+    Ok(())
 }
 
 pub fn step(Function { options, item }: Function) -> Result<Step> {

@@ -59,9 +59,12 @@ impl ApiError {
     pub fn unknown_route(uri: &Uri) -> Self {
         let message = format!("there is nothing at `{}`", uri.path());
         let error = Self::new(StatusCode::NOT_FOUND, "unknown_route", message);
-        match uri.path().starts_with("/v1/hooks/") {
-            true => error.hint("percent-encode the token: `/` in it is written `%2F`"),
-            false => error,
+        if uri.path().starts_with("/v1/hooks/") {
+            error.hint("percent-encode the token: `/` in it is written `%2F`")
+        } else if uri.path().starts_with("/v1/events/") {
+            error.hint("percent-encode the event's name: `/` in it is written `%2F`")
+        } else {
+            error
         }
     }
 
@@ -115,6 +118,9 @@ impl From<Error> for ApiError {
             Error::InvalidInput { workflow, .. } => new(S::UNPROCESSABLE_ENTITY, "invalid_input")
                 .detail("workflow", workflow)
                 .hint("`GET /v1/workflows` has the schema of the input"),
+            Error::InvalidEvent { event, .. } => new(S::UNPROCESSABLE_ENTITY, "invalid_event")
+                .detail("event", event)
+                .hint("`GET /v1/workflows` has the schemas of the inputs"),
             Error::InvalidRequest(_) => new(S::BAD_REQUEST, "invalid_request"),
             Error::Name(error) => error.into(),
             Error::RetentionTooLong { limit_ms, .. } => {
@@ -138,6 +144,9 @@ impl From<Error> for ApiError {
                 .hint("say `repeat_unkeyed: true` when that is what you want, or give the steps keys"),
 
             Error::RunNotFound(run) => new(S::NOT_FOUND, "run_not_found").detail("run_id", run),
+            Error::ScheduleNotFound(name) => new(S::NOT_FOUND, "schedule_not_found")
+                .detail("schedule", name)
+                .hint("`GET /v1/schedules` lists them; the name is `deployment/workflow`, `/` written `%2F`"),
             Error::HookNotFound(token) => new(S::NOT_FOUND, "hook_not_found").detail("token", token),
             Error::HookEnded { token, owner } => new(S::GONE, "hook_ended")
                 .detail("token", token)

@@ -4,11 +4,13 @@
 
 mod components;
 mod error;
+mod events;
 mod extract;
 mod health;
 mod hooks;
 mod router;
 mod runs;
+mod schedules;
 mod server;
 mod streams;
 

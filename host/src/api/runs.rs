@@ -94,7 +94,9 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<D
 }
 
 /// Milliseconds since the Unix epoch, or a date in UTC: `2030-01-31T08:00:00Z`.
-fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Timestamp>, D::Error> {
+pub(super) fn moment<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<Timestamp>, D::Error> {
     #[derive(Deserialize)]
     #[serde(
         untagged,

@@ -7,12 +7,14 @@ mod client;
 mod deliver;
 mod demo;
 mod deploy;
+mod emit;
 mod hooks;
 mod journal;
 mod output;
 mod replay;
 mod rerun;
 mod runs;
+mod schedules;
 mod serve;
 mod start;
 
@@ -75,12 +77,17 @@ enum Command {
     Start(start::Args),
     /// Deliver a payload to the run that holds a token
     Deliver(deliver::Args),
+    /// Say that something happened: every workflow that waits for it starts
+    Emit(emit::Args),
     /// Look at runs, decide about those that are blocked, or move one to another component
     #[command(subcommand)]
     Runs(runs::Command),
     /// Look at hooks, or free one
     #[command(subcommand)]
     Hooks(hooks::Command),
+    /// Look at schedules, or start the runs of a time that has passed
+    #[command(subcommand)]
+    Schedules(schedules::Command),
     /// Show what happened in a run
     Journal(journal::Args),
     /// Verify a run's journal against a component, with no effects
@@ -116,8 +123,10 @@ pub async fn main() -> ExitCode {
         Command::Deploy(args) => deploy::run(args, &global).await,
         Command::Start(args) => start::run(args, &global).await,
         Command::Deliver(args) => deliver::run(args, &global).await,
+        Command::Emit(args) => emit::run(args, &global).await,
         Command::Runs(command) => runs::run(command, &global).await,
         Command::Hooks(command) => hooks::run(command, &global).await,
+        Command::Schedules(command) => schedules::run(command, &global).await,
         Command::Journal(args) => journal::run(args, &global).await,
         Command::Replay(args) => replay::run(args, &global).await,
         Command::Bench(args) => bench::run(args, &global).await,

@@ -66,7 +66,7 @@ pub async fn save(
     mut entries: Vec<NewEntry>,
     park: Option<Park>,
 ) -> Result<Appended, StoreError> {
-    engine.prepare_children(run, &mut entries).await?;
+    engine.prepare_starts(run, &mut entries).await?;
     let mut refused = None;
     loop {
         let append = Append {

@@ -282,7 +282,7 @@ impl Engine {
         }
     }
 
-    fn begin_admitted(&self, admitted: Loaded) {
+    pub(super) fn begin_admitted(&self, admitted: Loaded) {
         match (admitted.run.waits, admitted.run.wake_at) {
             (None, _) => {
                 let run = admitted.run.id.clone();
@@ -389,7 +389,7 @@ impl Engine {
 }
 
 /// A run as it is once it has been admitted.
-fn as_admitted(run: NewRun) -> Loaded {
+pub(super) fn as_admitted(run: NewRun) -> Loaded {
     let NewRun {
         id,
         started,

@@ -1,24 +1,36 @@
-//! Runs that runs start or go on as: made ready before the entry that tells of them is written.
+//! Runs that runs start, as children or by events, or go on as: made ready before the entry that tells of them is
+//! written.
 
 use super::Engine;
 use super::error::Error;
 use super::request::{ConflictPolicy, StartHook, StartRequest};
-use crate::ids::{HookToken, RunId, Tags};
+use crate::ids::{EventName, HookToken, RunId, Tags};
 use crate::journal::{
-    Body, ChildAdmission, ChildStart, Continuation, Event, Failure, FailureKind, Lineage, NewEntry, Replay,
-    Started, not_continued,
+    Body, ChildAdmission, ChildStart, Continuation, EmitAdmission, EmitPart, Event, Failure, FailureKind,
+    Lineage, NewEmit, NewEntry, Replay, Started, not_continued,
 };
-use crate::store::StoreError;
+use crate::store::{NewPart, StoreError};
 
 impl Engine {
-    /// Finds, for every child that is to be started, the component and the claims, or why it cannot be. What the
+    /// Finds, for every run that is to be started, as a child or by an event, the component and the claims, or why it
+    /// cannot be. What the
     /// tokens lead to is decided inside the transaction.
-    pub(super) async fn prepare_children(
+    pub(super) async fn prepare_starts(
         &self,
         parent: &RunId,
         entries: &mut [NewEntry],
     ) -> Result<(), StoreError> {
         for entry in entries {
+            if let NewEntry::Emit(emit) = entry
+                && emit.parts.is_none()
+            {
+                emit.parts = Some(match self.emit_parts(emit).await {
+                    Ok(parts) => Ok(parts),
+                    Err(Error::Store(error)) => return Err(error),
+                    Err(error) => Err(refusal(&error)),
+                });
+                continue;
+            }
             if let NewEntry::StartChild(child) = entry
                 && child.admission.is_none()
             {
@@ -31,6 +43,25 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    async fn emit_parts(&self, emit: &NewEmit) -> Result<Vec<EmitPart>, Error> {
+        let (event, payload) = (EventName::new(&emit.name)?, emit.payload.shared());
+        self.event_digest(&payload)?;
+        let part = |part: NewPart| EmitPart {
+            workflow: part.workflow,
+            start: part.start.map(|run| EmitAdmission {
+                run: run.id,
+                started: run.started,
+                input: run.input,
+            }),
+        };
+        Ok(self
+            .parts(&event, &payload)
+            .await?
+            .into_iter()
+            .map(part)
+            .collect())
     }
 
     async fn child_admission(&self, parent: &RunId, child: &ChildStart) -> Result<ChildAdmission, Error> {

@@ -8,6 +8,7 @@ use tokio::sync::OnceCell;
 use super::Engine;
 use super::error::{Error, Result};
 use super::request::{DeployReceipt, WorkflowInfo};
+use super::schedules::schedules_of;
 use crate::ids::Digest;
 use crate::sandbox::Component;
 use crate::store::{Deployment, StoredComponent};
@@ -29,9 +30,9 @@ struct Deployed {
 }
 
 /// A name and what it stands for.
-struct Route {
-    deployment: String,
-    component: Component,
+pub(super) struct Route {
+    pub deployment: String,
+    pub component: Component,
 }
 
 impl Components {
@@ -75,7 +76,8 @@ impl Engine {
             manifest: component.manifest.json.as_str().into(),
         };
         let now = self.0.clock.now();
-        let deployed = self.0.store.deploy(name, stored, now).await;
+        let schedules = schedules_of(&component);
+        let deployed = self.0.store.deploy(name, stored, schedules, now).await;
         deployed.inspect_err(|error| self.note_failure(error))?;
         let receipt = DeployReceipt {
             name: name.to_owned(),
@@ -85,6 +87,7 @@ impl Engine {
         // Whoever loaded it meanwhile has the same.
         let _ = self.0.components.cell(component.digest).set(component);
         self.0.components.changed();
+        self.schedules_changed();
         Ok(receipt)
     }
 
@@ -125,7 +128,7 @@ impl Engine {
     }
 
     /// Every deployment whose component loads.
-    async fn routes(&self) -> Result<Arc<[Route]>> {
+    pub(super) async fn routes(&self) -> Result<Arc<[Route]>> {
         let version = {
             let deployed = self.0.components.deployed();
             if let Some(known) = &deployed.known {

@@ -1,6 +1,6 @@
 //! What can go wrong with a request, for callers to decide on.
 
-use crate::ids::{Digest, HookToken, NameError, RunId};
+use crate::ids::{Digest, EventName, HookToken, NameError, RunId};
 use crate::journal::{CallNo, RunStatus};
 use crate::sandbox::LoadError;
 use crate::store::{BlockReason, Cap, Owner, StoreError};
@@ -15,6 +15,9 @@ pub enum Error {
     /// The input does not fit the workflow's schema, or lacks what its token is made of.
     #[error("the input does not fit workflow `{workflow}`: {what}")]
     InvalidInput { workflow: String, what: String },
+    /// No workflow that waits for the event can start with its payload.
+    #[error("the payload of event `{event}` fits no workflow that waits for it: {what}")]
+    InvalidEvent { event: EventName, what: String },
     /// The request contradicts itself or a rule that needs no database to check.
     #[error("{0}")]
     InvalidRequest(String),
@@ -41,6 +44,8 @@ pub enum Error {
 
     #[error("no run `{0}`")]
     RunNotFound(RunId),
+    #[error("no schedule `{0}`")]
+    ScheduleNotFound(String),
     #[error("no hook `{0}`")]
     HookNotFound(HookToken),
     #[error("hook `{token}` takes no more payloads: run {} is {}", .owner.run, .owner.status)]

@@ -10,6 +10,7 @@ mod carry_on;
 mod children;
 mod components;
 mod error;
+mod events;
 mod held;
 mod hooks;
 mod registry;
@@ -18,16 +19,17 @@ mod rerun;
 mod request;
 mod runs;
 mod scheduler;
+mod schedules;
 mod sequence;
 mod streams;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
 use crate::clock::Clock;
-use crate::journal::Limits;
+use crate::journal::{Limits, Timestamp};
 use crate::sandbox::Sandbox;
 use crate::store::{Cap, Fence, Store, StoreError};
 
@@ -39,10 +41,11 @@ use sequence::Ahead;
 pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
-    Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, Outcome, ReplayReport,
-    ReplayedCall, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload,
-    StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, EmitReceipt, EmitRequest,
+    Outcome, ReplayReport, ReplayedCall, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult,
+    StartHook, StartPayload, StartReceipt, StartRequest, Verdict, WorkflowInfo,
 };
+pub use schedules::{BackfillReceipt, BackfilledSlot, ScheduleInfo};
 pub use streams::{Followed, Following};
 
 /// Sizes and times of an engine. The defaults suit one small machine.
@@ -94,6 +97,8 @@ struct Inner {
     attempts: Arc<Semaphore>,
     backlog: Backlog,
     ahead: Ahead,
+    /// When the next slot of a schedule comes, or when to look for one.
+    next_slot: Mutex<Option<Timestamp>>,
     /// Why the engine stopped for good; see [`Engine::failed`].
     failure: watch::Sender<Option<StoreError>>,
 }
@@ -116,6 +121,7 @@ impl Engine {
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
             backlog: Backlog::new(),
             ahead: Ahead::new(),
+            next_slot: Mutex::new(Some(0)),
             failure: watch::Sender::new(None),
             store,
             sandbox,

@@ -6,10 +6,10 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
+use crate::ids::{Digest, EventName, HookToken, IdempotencyKey, RunId, Tags};
 use crate::journal::{Divergence, RunStatus, Seq, Timestamp};
 use crate::sandbox::Trap;
-use crate::store::{BlockReason, Blocked};
+use crate::store::{BlockReason, Blocked, Part};
 
 /// A run to be started.
 #[derive(Debug, Clone)]
@@ -127,6 +127,23 @@ pub struct DeliverRequest {
     /// JSON.
     pub payload: Arc<str>,
     pub key: Option<IdempotencyKey>,
+}
+
+/// An event: every workflow that waits for it starts.
+#[derive(Debug, Clone)]
+pub struct EmitRequest {
+    pub event: EventName,
+    /// JSON. Becomes the input of what starts; see `host/docs/events.md`.
+    pub payload: Arc<str>,
+    /// The same id again, with an event of this name, starts nothing and is answered as the first time.
+    pub id: Option<IdempotencyKey>,
+}
+
+/// An event that was carried out, now or when it was first sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmitReceipt {
+    pub event: EventName,
+    pub parts: Vec<Part>,
 }
 
 /// What a person makes of a step that blocks its run.

@@ -123,6 +123,7 @@ async fn run(engine: Engine) {
 async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
     let inner = &engine.0;
     let now = inner.clock.now();
+    let slot = engine.fire_due(now).await?;
     // Runs that are active or wait for room are due as well. One more than there is room for tells the
     // registry that there are more.
     let limit = inner.registry.capacity() + 1;
@@ -131,5 +132,6 @@ async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
             engine.begin(place);
         }
     }
-    inner.store.next_due(now).await
+    let due = inner.store.next_due(now).await?;
+    Ok([due, slot].into_iter().flatten().min())
 }

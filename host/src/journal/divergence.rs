@@ -50,6 +50,11 @@ pub enum Call {
         name: String,
         value: String,
     },
+    Emit {
+        event: String,
+        /// Over its canonical form.
+        payload: Digest,
+    },
     /// The guest waits for something, where its journal has it call.
     Wait,
     Return {
@@ -89,6 +94,9 @@ impl fmt::Display for Call {
                 write!(f, "start {workflow} with the input of digest {}", input.short())
             }
             Self::SetTag { name, value } => write!(f, "set tag {name}={value}"),
+            Self::Emit { event, payload } => {
+                write!(f, "emit {event} with the payload of digest {}", payload.short())
+            }
             Self::Wait => write!(f, "wait"),
             Self::Return { value } => write!(f, "return {value}"),
             Self::Continue { input } => write!(f, "continue as new with {input}"),

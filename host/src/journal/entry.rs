@@ -218,6 +218,21 @@ pub enum Event {
         name: String,
         value: String,
     },
+    /// The guest emitted an event. Body: what it came to at every workflow that waits for it.
+    Emitted {
+        call: CallNo,
+        name: String,
+        /// Over the payload's canonical form.
+        payload: Digest,
+        /// Those that were started.
+        runs: Vec<RunId>,
+    },
+    /// The guest wanted to emit an event that cannot be. Body: the failure.
+    EmitRefused {
+        call: CallNo,
+        name: String,
+        payload: Digest,
+    },
 
     /// The run is to end. What its guest waits for when it observes this completes with the failure `cancelled`;
     /// what it calls afterwards works as ever, so that it can tidy up.
@@ -309,6 +324,34 @@ pub struct ChildHook {
     #[serde(default)]
     pub min_retention_ms: u64,
     pub metadata: Option<serde_json::Value>,
+}
+
+/// An event that a guest wants to emit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEmit {
+    pub call: CallNo,
+    /// As asked for.
+    pub name: String,
+    pub payload: Body,
+    /// Over the payload's canonical form.
+    pub payload_digest: Digest,
+    /// What the host makes of it before it writes: what it is to every workflow, or why it cannot be emitted.
+    pub parts: Option<Result<Vec<EmitPart>, Failure>>,
+}
+
+/// What an event is to one workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmitPart {
+    pub workflow: String,
+    /// The run to be admitted, or why there can be none.
+    pub start: Result<EmitAdmission, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmitAdmission {
+    pub run: RunId,
+    pub started: Started,
+    pub input: Body,
 }
 
 /// Why a run is to end.
@@ -428,6 +471,8 @@ pub enum NewEntry {
     Continue(Box<Continuation>),
     /// Becomes `ChildStarted` or `ChildRefused`, decided inside the transaction.
     StartChild(Box<ChildStart>),
+    /// Becomes `Emitted` or `EmitRefused`, decided inside the transaction.
+    Emit(Box<NewEmit>),
     /// Becomes `HookClaimed` or `HookConflicted`, decided inside the transaction.
     OpenHook {
         call: CallNo,
@@ -471,7 +516,9 @@ impl Event {
             | Self::HookConflicted { call, .. }
             | Self::ChildStarted { call, .. }
             | Self::ChildRefused { call, .. }
-            | Self::Tagged { call, .. } => Some(*call),
+            | Self::Tagged { call, .. }
+            | Self::Emitted { call, .. }
+            | Self::EmitRefused { call, .. } => Some(*call),
             Self::HookClosed { call, .. } | Self::HookDisposed { call, .. } => *call,
             _ => None,
         }
@@ -480,9 +527,11 @@ impl Event {
     /// The call that this entry completes.
     pub fn completes_call(&self) -> Option<CallNo> {
         match self {
-            Self::StepCompleted { call, .. } | Self::StepFailed { call, .. } | Self::TimerFired { call } => {
-                Some(*call)
-            }
+            Self::StepCompleted { call, .. }
+            | Self::StepFailed { call, .. }
+            | Self::TimerFired { call }
+            | Self::Emitted { call, .. }
+            | Self::EmitRefused { call, .. } => Some(*call),
             _ => None,
         }
     }
@@ -520,6 +569,8 @@ impl Event {
             Self::ChildRefused { .. } => "child_refused",
             Self::ChildEnded { .. } => "child_ended",
             Self::Tagged { .. } => "tagged",
+            Self::Emitted { .. } => "emitted",
+            Self::EmitRefused { .. } => "emit_refused",
             Self::CancelRequested { .. } => "cancel_requested",
             Self::Upgraded { .. } => "upgraded",
             Self::Continued { .. } => "continued",

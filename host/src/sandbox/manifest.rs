@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::schedule::{Schedule, ScheduleSpec, slot_text};
 use super::schema::Schema;
-use crate::ids::{HookToken, NameError};
-use crate::journal::{RunTimeout, StepOptions, Template, TemplateError};
+use crate::ids::{EventName, HookToken, NameError};
+use crate::journal::{RunTimeout, StepOptions, Template, TemplateError, Timestamp};
 
 /// The answer of `describe`, checked.
 #[derive(Debug)]
@@ -29,6 +30,10 @@ pub struct WorkflowManifest {
     pub timeout: Option<RunTimeout>,
     /// The type of the payloads of its first hook.
     pub hook: Option<Schema>,
+    /// The event that starts it.
+    pub on: Option<EventName>,
+    /// When it starts by itself.
+    pub schedule: Option<Schedule>,
 }
 
 #[derive(Debug)]
@@ -60,6 +65,8 @@ pub enum ManifestError {
         name: String,
         error: String,
     },
+    #[error("workflow `{workflow}`: {error}")]
+    Workflow { workflow: String, error: String },
     #[error("workflow `{workflow}`: its {what} is no JSON Schema: {error}")]
     Schema {
         workflow: String,
@@ -94,6 +101,8 @@ struct RawWorkflow {
     timeout_ms: Option<u64>,
     timeout_grace_ms: Option<u64>,
     hook: Option<Value>,
+    on: Option<String>,
+    schedule: Option<ScheduleSpec>,
 }
 
 #[derive(Deserialize)]
@@ -162,7 +171,17 @@ impl WorkflowManifest {
                 }
             },
         };
-        Ok(Self {
+        let on = raw.on.map(EventName::new).transpose();
+        let refused = |error: String| ManifestError::Workflow {
+            workflow: raw.name.clone(),
+            error,
+        };
+        let on = on.map_err(|error| refused(error.to_string()))?;
+        let planned = raw.schedule.map(Schedule::new).transpose();
+        let planned = planned.map_err(|error| refused(error.to_string()))?;
+        let manifest = Self {
+            on,
+            schedule: planned,
             input: schema("input", raw.input)?,
             hook: schema("hook", raw.hook)?,
             token: template("workflow", &raw.name, raw.token.as_deref())?,
@@ -173,7 +192,42 @@ impl WorkflowManifest {
             }),
             description: raw.description,
             name: raw.name,
-        })
+        };
+        let input = manifest.scheduled_input(0);
+        if let (Some(_), Some(schema)) = (&manifest.schedule, &manifest.input)
+            && let Err(error) = schema.check(&input)
+        {
+            let workflow = manifest.name;
+            let error = format!("its schedule starts it with {input}, which does not fit its input: {error}");
+            return Err(ManifestError::Workflow { workflow, error });
+        }
+        Ok(manifest)
+    }
+
+    /// The input of the run of a slot: the slot, where there is a parameter of that name.
+    pub fn scheduled_input(&self, slot: Timestamp) -> Value {
+        let properties = self
+            .input
+            .as_ref()
+            .and_then(|schema| schema.json.get("properties"));
+        match properties.is_some_and(|names| names.get("slot").is_some()) {
+            true => json!({ "slot": slot_text(slot) }),
+            false => json!({}),
+        }
+    }
+
+    /// The input that an event or a webhook with this payload, JSON, gives to the workflow: a sole parameter named
+    /// `event` gets the payload, and else the payload is the input.
+    pub fn input_from(&self, payload: &str) -> String {
+        let properties = self
+            .input
+            .as_ref()
+            .and_then(|schema| schema.json.get("properties"));
+        let properties = properties.and_then(Value::as_object);
+        match properties.is_some_and(|names| names.len() == 1 && names.contains_key("event")) {
+            true => format!("{{\"event\":{payload}}}"),
+            false => payload.to_owned(),
+        }
     }
 
     /// The token that a start with this input claims, if the workflow declares one.

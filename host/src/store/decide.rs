@@ -6,14 +6,15 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Ending, HookRef, HookState,
-    NewRun, OnConflict, Owner, Park, Result, Settled, Settlement, StartDelivery, StoreError, TOMBSTONE_MS,
-    Waits, Written,
+    Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Emitted, Ending, HookRef,
+    HookState, NewPart, NewRun, OnConflict, Owner, Park, Part, PartOutcome, Result, Settled, Settlement,
+    StartDelivery, StoreError, TOMBSTONE_MS, Waits, Written,
 };
 use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{
-    Body, CallNo, CancelReason, ChildAdmission, ChildStart, Continuation, Entry, Event, Failure, FailureKind,
-    HookNo, HookSpec, IllegalTransition, NewEntry, ParentEnd, RunStatus, Started, StreamWrite, Timestamp,
+    Body, CallNo, CancelReason, ChildAdmission, ChildStart, Continuation, EmitPart, Entry, Event, Failure,
+    FailureKind, HookNo, HookSpec, IllegalTransition, NewEmit, NewEntry, ParentEnd, RunStatus, Started,
+    StreamWrite, Timestamp,
 };
 
 /// The latest time that a store keeps: databases have signed integers. Later ones mean "never".
@@ -363,6 +364,7 @@ fn identity(event: &Event) -> Option<Identity> {
         | Event::HookDisposed { call: None, .. } => return None,
         Event::HookClaimed { call, .. } | Event::HookConflicted { call, .. } => open_identity(*call),
         Event::ChildStarted { call, .. } | Event::ChildRefused { call, .. } => child_identity(*call),
+        Event::Emitted { call, .. } | Event::EmitRefused { call, .. } => emit_identity(*call),
         Event::AttemptStarted { call, attempt }
         | Event::AttemptFailed { call, attempt, .. }
         | Event::StepCompleted { call, attempt, .. }
@@ -388,6 +390,10 @@ fn open_identity(call: CallNo) -> Identity {
 
 fn child_identity(call: CallNo) -> Identity {
     Identity::Call("start_child", call, 0)
+}
+
+fn emit_identity(call: CallNo) -> Identity {
+    Identity::Call("emit", call, 0)
 }
 
 /// What is left to write of an append.
@@ -422,6 +428,7 @@ pub fn unwritten(tail: &[Entry], mut entries: Vec<NewEntry>) -> Unwritten {
                 NewEntry::Continue(_) => Some(Identity::End),
                 // Known by its number.
                 NewEntry::Write(_) => None,
+                NewEntry::Emit(emit) => Some(emit_identity(emit.call)),
             };
             match identity.and_then(|identity| written.get_mut(&identity)) {
                 Some(count) if *count > 0 => {
@@ -458,9 +465,11 @@ pub fn check_owner_event(event: &Event) -> Result<()> {
             | Event::ChildStarted { .. }
             | Event::ChildRefused { .. }
             | Event::Continued { .. }
+            | Event::Emitted { .. }
+            | Event::EmitRefused { .. }
     );
     if settled {
-        let message = format!("`{name}` is what the store makes of opening a hook or starting a child");
+        let message = format!("`{name}` is what the store makes of a hook, a child or an event");
         return Err(StoreError::Invalid(message));
     }
     if identity(event).is_none() {
@@ -551,6 +560,104 @@ pub fn unread_after_take(unread: Unread, count: u32, bytes: u64) -> Result<Unrea
 
 pub fn no_hook(hook: HookNo) -> StoreError {
     StoreError::Invalid(format!("the run has no hook {hook}"))
+}
+
+/// What an event came to at one workflow: the answer to its start, or why there was none.
+pub fn part(workflow: String, admission: std::result::Result<Admission, String>) -> Part {
+    let outcome = match admission {
+        Ok(Admission::Started { run, .. }) => PartOutcome::Started { run },
+        Ok(Admission::HookConflict { token, owner }) => PartOutcome::Conflict { token, owner },
+        Ok(Admission::Existing { run } | Admission::IdConflict { run }) => PartOutcome::Refused {
+            message: format!("run id `{run}` was used before"),
+        },
+        // A part that fails on conflict has no other answer.
+        Ok(other) => PartOutcome::Refused {
+            message: format!("{other:?}"),
+        },
+        Err(message) => PartOutcome::Refused { message },
+    };
+    Part { workflow, outcome }
+}
+
+/// What an event that a run emits is to every workflow, or why it cannot be emitted.
+pub fn emitted_parts(
+    by: &RunId,
+    emit: &NewEmit,
+    now: Timestamp,
+) -> Result<std::result::Result<Vec<NewPart>, Failure>> {
+    let part = |part: &EmitPart| NewPart {
+        workflow: part.workflow.clone(),
+        start: part.start.as_ref().map_err(String::clone).map(|admission| {
+            Box::new(NewRun {
+                id: admission.run.clone(),
+                started: admission.started.clone(),
+                input: admission.input.clone(),
+                request: Digest::of(format!("{by}/{}/{}", emit.call, part.workflow)),
+                key: None,
+                on_conflict: OnConflict::Fail,
+                now,
+            })
+        }),
+    };
+    match &emit.parts {
+        None => {
+            let message = format!("call {} emits an event that was not prepared", emit.call);
+            Err(StoreError::Invalid(message))
+        }
+        Some(Err(failure)) => Ok(Err(failure.clone())),
+        Some(Ok(parts)) => Ok(Ok(parts.iter().map(part).collect())),
+    }
+}
+
+/// The entry of an event that was or was not emitted.
+pub fn emit_entry(emit: NewEmit, parts: std::result::Result<Vec<Part>, Failure>) -> (Event, Option<Body>) {
+    let NewEmit {
+        call,
+        name,
+        payload_digest: payload,
+        ..
+    } = emit;
+    let parts = parts.and_then(|parts| match was_emitted(&parts) {
+        true => Ok(parts),
+        false => {
+            let text = format!("the payload of event `{name}` fits no workflow that waits for it");
+            Err(Failure::new(FailureKind::Invalid, text))
+        }
+    });
+    match parts {
+        Ok(parts) => {
+            let runs = parts.iter().filter_map(Part::run).cloned().collect();
+            let body = serde_json::json!({ "parts": parts }).to_string();
+            (
+                Event::Emitted {
+                    call,
+                    name,
+                    payload,
+                    runs,
+                },
+                Some(Body::new(body)),
+            )
+        }
+        Err(failure) => {
+            let body = Body::new(failure.to_json());
+            (Event::EmitRefused { call, name, payload }, Some(body))
+        }
+    }
+}
+
+/// The answer to a schedule that is no longer there, or has come as far already.
+pub fn nothing_to_fire() -> Emitted {
+    Emitted::Done {
+        parts: Vec::new(),
+        fresh: false,
+    }
+}
+
+/// Whether an event was carried out: there was nobody for it, or somebody whom it fits. What fits nobody is to be tried
+/// anew, as if it had not come.
+pub fn was_emitted(parts: &[Part]) -> bool {
+    let refused = |part: &Part| matches!(part.outcome, PartOutcome::Refused { .. });
+    parts.is_empty() || !parts.iter().all(refused)
 }
 
 // ---- children ------------------------------------------------------------------------------------

@@ -27,9 +27,12 @@ struct State {
     /// The last claim of every token: a run, by its place in `runs`, and a hook.
     claims: HashMap<HookToken, (usize, HookNo)>,
     start_receipts: HashMap<IdempotencyKey, Receipt<Admission>>,
+    event_receipts: HashMap<(String, IdempotencyKey), Receipt<Vec<Part>>>,
     delivery_receipts: HashMap<(HookToken, IdempotencyKey), Receipt<DeliveryReceipt>>,
     components: HashMap<Digest, StoredComponent>,
     deployments: BTreeMap<String, (Digest, Timestamp)>,
+    /// With spec and how far it is.
+    schedules: BTreeMap<ScheduleName, (String, Timestamp)>,
 }
 
 struct Run {
@@ -343,6 +346,68 @@ impl State {
         Ok(Admission::Started { run, fresh: true })
     }
 
+    fn emit(&mut self, emission: Emission) -> Result<Emitted> {
+        let Emission {
+            source,
+            id,
+            request,
+            parts,
+            now,
+        } = emission;
+        let key = id.map(|id| (source.scope(), id));
+        let before = self.schedules.clone();
+        if let Source::Schedule {
+            name,
+            done_until: Some(until),
+        } = source
+        {
+            match self.schedules.get_mut(&name) {
+                Some((_, at)) if *at < until => *at = until,
+                _ => return Ok(decide::nothing_to_fire()),
+            }
+        }
+        let receipt = key.as_ref().and_then(|key| self.event_receipts.get(key));
+        match decide::recall(receipt.cloned(), request, now) {
+            Recall::Again(parts) => return Ok(Emitted::Done { parts, fresh: false }),
+            Recall::Conflict => return Ok(Emitted::KeyConflict),
+            Recall::Fresh => {}
+        }
+        let known = self.runs.len();
+        let parts: Result<Vec<_>> = parts.into_iter().map(|part| self.admit_part(part)).collect();
+        let parts = parts.inspect_err(|_| {
+            while self.runs.len() > known {
+                self.withdraw_last();
+            }
+            self.schedules = before;
+        })?;
+        for owner in parts.iter().filter_map(Part::owner) {
+            if let Some(&index) = self.by_id.get(&owner.run) {
+                self.runs[index].duplicates += 1;
+            }
+        }
+        if let Some(key) = key.filter(|_| decide::was_emitted(&parts)) {
+            let receipt = Receipt {
+                request,
+                answer: parts.clone(),
+                at: now,
+            };
+            self.event_receipts.insert(key, receipt);
+        }
+        Ok(Emitted::Done { parts, fresh: true })
+    }
+
+    fn admit_part(&mut self, NewPart { workflow, start }: NewPart) -> Result<Part> {
+        let admission = match start {
+            Ok(new) => {
+                decide::check_tokens(&new.started.hooks)?;
+                let on_conflict = OnConflict::Fail;
+                Ok(self.admit_once(NewRun { on_conflict, ..*new })?)
+            }
+            Err(message) => Err(message),
+        };
+        Ok(decide::part(workflow, admission))
+    }
+
     /// What a run meets that is to be admitted: by its id, then by its tokens.
     fn meet(&self, new: &NewRun) -> Result<Meeting> {
         if let Some(run) = self.find(&new.id) {
@@ -613,6 +678,17 @@ impl State {
                 };
                 decide::child_entry(*child, admitted)
             }
+            NewEntry::Emit(emit) => {
+                let parts = decide::emitted_parts(&self.runs[index].id, &emit, now)?;
+                let parts = match parts {
+                    Ok(parts) => Ok(parts
+                        .into_iter()
+                        .map(|part| self.admit_part(part))
+                        .collect::<Result<_>>()?),
+                    Err(failure) => Err(failure),
+                };
+                decide::emit_entry(*emit, parts)
+            }
             NewEntry::OpenHook {
                 call,
                 hook,
@@ -768,13 +844,40 @@ impl Store for MemoryStore {
         Ok(Fence(state.epoch))
     }
 
-    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
+    async fn deploy(
+        &self,
+        name: &str,
+        component: StoredComponent,
+        schedules: Vec<NewSchedule>,
+        now: Timestamp,
+    ) -> Result<()> {
         let mut state = self.state();
         let digest = component.digest;
         state.components.entry(digest).or_insert(component);
         let now = decide::entry_time(0, now);
         state.deployments.insert(name.to_owned(), (digest, now));
+        let mut before = std::mem::take(&mut state.schedules);
+        for NewSchedule { workflow, spec } in schedules {
+            let deployment = name.to_owned();
+            let name = ScheduleName { deployment, workflow };
+            let same = before.remove(&name).filter(|(before, _)| *before == spec);
+            let done_until = same.map_or(now, |(_, done_until)| done_until);
+            state.schedules.insert(name, (spec, done_until));
+        }
+        before.retain(|other, _| other.deployment != name);
+        state.schedules.append(&mut before);
         Ok(())
+    }
+
+    async fn schedules(&self) -> Result<Vec<StoredSchedule>> {
+        let state = self.state();
+        let schedules = state.schedules.iter();
+        let schedules = schedules.map(|(name, (spec, done_until))| StoredSchedule {
+            name: name.clone(),
+            spec: spec.clone(),
+            done_until: *done_until,
+        });
+        Ok(schedules.collect())
     }
 
     async fn deployments(&self) -> Result<Vec<Deployment>> {
@@ -809,6 +912,10 @@ impl Store for MemoryStore {
             state.count_duplicate(answer);
         }
         Ok(answer)
+    }
+
+    async fn emit(&self, emission: Emission) -> Result<Emitted> {
+        self.state().emit(emission)
     }
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ids::{Digest, HookToken, IdempotencyKey, RunId, StreamName, Tags};
+use crate::ids::{Digest, EventName, HookToken, IdempotencyKey, RunId, StreamName, Tags};
 use crate::journal::{
     Body, CallNo, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, StreamWrite,
     Timestamp,
@@ -192,6 +192,127 @@ pub struct Owner {
     pub run: RunId,
     pub workflow: String,
     pub status: RunStatus,
+}
+
+/// Runs to be admitted together, since one thing happened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Emission {
+    pub source: Source,
+    /// Keeps the same event from being carried out twice; among those of its source.
+    pub id: Option<IdempotencyKey>,
+    /// Over the event's payload, so that "the same event again" is known.
+    pub request: Digest,
+    pub parts: Vec<NewPart>,
+    pub now: Timestamp,
+}
+
+/// Where an event comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Somebody said so.
+    Event(EventName),
+    /// The clock.
+    Schedule {
+        name: ScheduleName,
+        /// The schedule has dealt with everything up to here, with this. A schedule that is no longer there, or has come
+        /// as far already, starts nothing. `None` leaves the schedule as it is.
+        done_until: Option<Timestamp>,
+    },
+}
+
+impl Source {
+    /// Among which an id is one. No token holds a control character, so that no delivery has such a scope.
+    fn scope(&self) -> String {
+        match self {
+            Self::Event(name) => format!("\n{name}"),
+            Self::Schedule { name, .. } => format!("\n\n{name}"),
+        }
+    }
+}
+
+/// A scheduled workflow of a deployment.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScheduleName {
+    pub deployment: String,
+    pub workflow: String,
+}
+
+impl std::fmt::Display for ScheduleName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.deployment, self.workflow)
+    }
+}
+
+/// A schedule that a component declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSchedule {
+    pub workflow: String,
+    /// When it fires; JSON that the store does not look into.
+    pub spec: String,
+}
+
+/// A schedule that is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSchedule {
+    pub name: ScheduleName,
+    pub spec: String,
+    /// Everything up to here was dealt with.
+    pub done_until: Timestamp,
+}
+
+/// What an event is to one workflow.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewPart {
+    /// As callers name it.
+    pub workflow: String,
+    /// The run to be admitted, or why there can be none. A run that meets a held token is a conflict, whatever its
+    /// `on_conflict` says; its key is not looked at.
+    pub start: std::result::Result<Box<NewRun>, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Emitted {
+    /// What became of every part, in order. `fresh`: since this request; else this is the receipt.
+    Done { parts: Vec<Part>, fresh: bool },
+    /// The id was used before for another payload.
+    KeyConflict,
+}
+
+/// What an event came to at one workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    pub workflow: String,
+    #[serde(flatten)]
+    pub outcome: PartOutcome,
+}
+
+impl Part {
+    /// The run that holds its token.
+    pub fn owner(&self) -> Option<&Owner> {
+        match &self.outcome {
+            PartOutcome::Conflict { owner, .. } => Some(owner),
+            PartOutcome::Started { .. } | PartOutcome::Refused { .. } => None,
+        }
+    }
+
+    /// The run that was started.
+    pub fn run(&self) -> Option<&RunId> {
+        match &self.outcome {
+            PartOutcome::Started { run } => Some(run),
+            PartOutcome::Conflict { .. } | PartOutcome::Refused { .. } => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartOutcome {
+    /// Run, entry 0, claims and wake are there.
+    Started { run: RunId },
+    /// One of its tokens is held.
+    Conflict { token: HookToken, owner: Owner },
+    /// It cannot be started with this payload; why, in words.
+    Refused { message: String },
 }
 
 /// Entries that a run's owner wants appended, and whether the run can rest after them.
@@ -616,8 +737,18 @@ pub trait Store: Send + Sync {
     async fn take_over(&self, now: Timestamp) -> Result<Fence>;
 
     /// Keeps a component and gives it a name. Once it returns, both survive; the component stays as long
-    /// as a run needs it. The same bytes again change only the name.
-    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()>;
+    /// as a run needs it. The same bytes again change only the name. `schedules` are those of this name from now on:
+    /// one that was there with the same spec goes on where it was, others begin now or end.
+    async fn deploy(
+        &self,
+        name: &str,
+        component: StoredComponent,
+        schedules: Vec<NewSchedule>,
+        now: Timestamp,
+    ) -> Result<()>;
+
+    /// Every schedule, by name.
+    async fn schedules(&self) -> Result<Vec<StoredSchedule>>;
 
     /// What each name stands for, by name.
     async fn deployments(&self) -> Result<Vec<Deployment>>;
@@ -641,6 +772,12 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> Result<Option<Admission>>;
 
+    /// Admits every run of an event that can be, and keeps its receipt: all in one transaction. Once it returns,
+    /// all of them survive. A part that meets a held token, or that cannot start, keeps no other from starting. The
+    /// same id again is answered with the receipt, whatever is deployed by then. Where every part is refused there is
+    /// no receipt.
+    async fn emit(&self, emission: Emission) -> Result<Emitted>;
+
     /// Live runs that have something to do at `now` and may begin, longest due first. Reads; the same run is named
     /// again until it parks, ends or is blocked.
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>>;
@@ -661,7 +798,8 @@ pub trait Store: Send + Sync {
     /// (same call, attempt and kind) are not added again, so that an append whose answer was lost can be
     /// sent again.
     ///
-    /// A child is admitted, as by [`Store::admit`], in the transaction of its entry. The end of a run is told to its
+    /// A child is admitted, as by [`Store::admit`], in the transaction of its entry, and so are the runs of an event, as
+    /// by [`Store::emit`]. The end of a run is told to its
     /// parent, and its children are asked to cancel where that was agreed, in the transaction of the end.
     async fn append(&self, append: Append) -> Result<Appended>;
 

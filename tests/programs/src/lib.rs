@@ -7,6 +7,7 @@ mod children;
 mod clocks;
 mod closures;
 mod continued;
+mod events;
 mod forbidden;
 mod held;
 mod hooks;

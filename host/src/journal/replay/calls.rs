@@ -8,7 +8,7 @@ use super::promises::Awaited;
 use super::{Begun, GuestError, PromiseId, Replay, Result};
 use crate::ids::Digest;
 use crate::journal::divergence::{Call, Divergence};
-use crate::journal::entry::{Body, CallNo, Entry, Event, NewEntry, Seq, Timestamp};
+use crate::journal::entry::{Body, CallNo, Entry, Event, NewEmit, NewEntry, Seq, Timestamp};
 use crate::journal::options::StepOptions;
 use crate::journal::outcome::Failure;
 
@@ -49,6 +49,36 @@ impl Replay {
             self.new.push(NewEntry::with_body(event, Body::new(input)));
         }
         Ok(self.promise_for_call(Awaited::Step))
+    }
+
+    /// Emits an event. The promise tells what it came to.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn emit(&mut self, event: &str, payload: &str) -> Result<PromiseId> {
+        let payload_digest = canonical(payload);
+        let found = self.find(
+            |entry| match &entry.event {
+                Event::Emitted { name, payload, .. } | Event::EmitRefused { name, payload, .. } => {
+                    name == event && *payload == payload_digest
+                }
+                _ => false,
+            },
+            || Call::Emit {
+                event: event.to_owned(),
+                payload: payload_digest,
+            },
+        )?;
+        if let Found::New(call) = found {
+            self.new.push(NewEntry::Emit(Box::new(NewEmit {
+                call,
+                name: event.to_owned(),
+                payload: Body::new(payload),
+                payload_digest,
+                parts: None,
+            })));
+        }
+        Ok(self.promise_for_call(|_| Awaited::Emitted))
     }
 
     /// Announces a closure as a step.
@@ -218,6 +248,10 @@ impl Replay {
             Event::Tagged { name, value, .. } => Call::SetTag {
                 name: name.clone(),
                 value: value.clone(),
+            },
+            Event::Emitted { name, payload, .. } | Event::EmitRefused { name, payload, .. } => Call::Emit {
+                event: name.clone(),
+                payload: *payload,
             },
             Event::Completed => Call::Return { value: body() },
             Event::Failed | Event::Cancelled => Call::Fail { error: body() },

@@ -299,6 +299,7 @@ impl Replay {
             NewEntry::OpenHook { .. }
             | NewEntry::StartChild(_)
             | NewEntry::Continue(_)
+            | NewEntry::Emit(_)
             | NewEntry::Write(_) => true,
             NewEntry::Event { event, .. } => {
                 matches!(event, Event::HookClosed { .. } | Event::HookDisposed { .. })

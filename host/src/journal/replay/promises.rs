@@ -13,6 +13,7 @@ pub(super) enum Awaited {
     Step(CallNo),
     Timer(CallNo),
     ChildStarted,
+    Emitted,
     ChildEnded,
     Ready(HookHandle),
     /// A call that could not be made: complete from the beginning, with this failure.
@@ -58,7 +59,8 @@ impl Replay {
                 Awaited::Step(_)
                 | Awaited::Ready(HookHandle::Conflict(_))
                 | Awaited::Refused(_)
-                | Awaited::ChildStarted => continue,
+                | Awaited::ChildStarted
+                | Awaited::Emitted => continue,
                 Awaited::Ready(HookHandle::Own(_)) | Awaited::ChildEnded | Awaited::Cancellation => {}
                 Awaited::Timer(call) => {
                     promise.abandoned = true;
@@ -100,8 +102,8 @@ impl Replay {
             (_, Some(index)) => {
                 let entry = &self.entries[index];
                 match entry.event {
-                    Event::StepCompleted { .. } => Ok(text_of(entry)),
-                    Event::StepFailed { .. } => Err(text_of(entry)),
+                    Event::StepCompleted { .. } | Event::Emitted { .. } => Ok(text_of(entry)),
+                    Event::StepFailed { .. } | Event::EmitRefused { .. } => Err(text_of(entry)),
                     Event::CancelRequested { reason } => {
                         let failure = Failure::new(FailureKind::Cancelled, reason.text());
                         Err(failure.to_json().into())

@@ -3,6 +3,7 @@
 mod attempt;
 mod children;
 mod context;
+mod events;
 mod hooks;
 pub(super) mod http;
 mod logs;

@@ -16,6 +16,7 @@ mod readers;
 mod receipts;
 mod requests;
 mod runs;
+mod schedules;
 mod streams;
 mod thread;
 
@@ -91,11 +92,21 @@ impl Store for SqliteStore {
         self.writer.run(requests::take_over).await
     }
 
-    async fn deploy(&self, name: &str, component: StoredComponent, now: Timestamp) -> Result<()> {
+    async fn deploy(
+        &self,
+        name: &str,
+        component: StoredComponent,
+        schedules: Vec<NewSchedule>,
+        now: Timestamp,
+    ) -> Result<()> {
         let name = name.to_owned();
         self.writer
-            .run(move |w| requests::deploy(w, &name, &component, now))
+            .run(move |w| requests::deploy(w, &name, &component, &schedules, now))
             .await
+    }
+
+    async fn schedules(&self) -> Result<Vec<StoredSchedule>> {
+        self.readers.run(schedules::all).await
     }
 
     async fn deployments(&self) -> Result<Vec<Deployment>> {
@@ -120,6 +131,10 @@ impl Store for SqliteStore {
         let (id, key) = (id.cloned(), key.cloned());
         let recall = move |w: &mut _| requests::recall_start(w, id.as_ref(), key.as_ref(), request, now);
         self.writer.run(recall).await
+    }
+
+    async fn emit(&self, emission: Emission) -> Result<Emitted> {
+        self.writer.run(move |w| requests::emit(w, emission)).await
     }
 
     async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {

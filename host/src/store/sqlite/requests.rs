@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::journal::{self, NOTHING, Tail};
 use super::runs::{self, Anchor, NewRow, ParentLink, RunKey};
 use super::thread::Writing;
-use super::{components, hooks, host, receipts, streams};
+use super::{components, hooks, host, receipts, schedules, streams};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{
     Body, Continuation, Entry, Event, HookNo, NewEntry, ParentEnd, RunStatus, Seq, StreamWrite, Timestamp,
@@ -15,8 +15,8 @@ use crate::journal::{
 use crate::store::decide::{self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
     Admission, Append, Appended, Blocked, Cancelled, ChunkWrite, Delivered, Delivery, DeliveryReceipt,
-    Disposed, Ending, Fence, HookRef, NewRun, Settled, Settlement, StoreError, StoredComponent, Upgraded,
-    Written,
+    Disposed, Emission, Emitted, Ending, Fence, HookRef, NewPart, NewRun, NewSchedule, OnConflict, Part,
+    Settled, Settlement, Source, StoreError, StoredComponent, Upgraded, Written,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -192,9 +192,16 @@ pub fn take_over(writing: &mut Writing) -> Result<Fence> {
     Ok(Fence(epoch))
 }
 
-pub fn deploy(writing: &mut Writing, name: &str, component: &StoredComponent, now: Timestamp) -> Result<()> {
+pub fn deploy(
+    writing: &mut Writing,
+    name: &str,
+    component: &StoredComponent,
+    schedules: &[NewSchedule],
+    now: Timestamp,
+) -> Result<()> {
     components::put(&writing.conn, component)?;
-    components::name(&writing.conn, name, component.digest, now)
+    components::name(&writing.conn, name, component.digest, now)?;
+    schedules::replace(&writing.conn, name, schedules, now)
 }
 
 pub fn recall_start(
@@ -280,6 +287,57 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
     Ok(Admission::Started { run, fresh: true })
 }
 
+pub fn emit(writing: &mut Writing, emission: Emission) -> Result<Emitted> {
+    let Emission {
+        source,
+        id,
+        request,
+        parts,
+        now,
+    } = emission;
+    let scope = source.scope();
+    if let Source::Schedule {
+        name,
+        done_until: Some(until),
+    } = &source
+        && !schedules::advance(&writing.conn, name, *until)?
+    {
+        return Ok(decide::nothing_to_fire());
+    }
+    match recall(writing, &scope, id.as_ref(), request, now)? {
+        Recall::Again(parts) => return Ok(Emitted::Done { parts, fresh: false }),
+        Recall::Conflict => return Ok(Emitted::KeyConflict),
+        Recall::Fresh => {}
+    }
+    let parts = parts.into_iter().map(|part| admit_part(writing, part));
+    let parts: Vec<_> = parts.collect::<Result<_>>()?;
+    for owner in parts.iter().filter_map(Part::owner) {
+        writing.duplicates.count(&writing.conn, &owner.run)?;
+    }
+    if let Some(id) = id.as_ref().filter(|_| decide::was_emitted(&parts)) {
+        let answer = parts.clone();
+        let receipt = Receipt {
+            request,
+            answer,
+            at: now,
+        };
+        keep_receipt(writing, &scope, id, &receipt)?;
+    }
+    Ok(Emitted::Done { parts, fresh: true })
+}
+
+fn admit_part(writing: &mut Writing, NewPart { workflow, start }: NewPart) -> Result<Part> {
+    let admission = match start {
+        Ok(new) => {
+            decide::check_tokens(&new.started.hooks)?;
+            let on_conflict = OnConflict::Fail;
+            Ok(admit_once(writing, NewRun { on_conflict, ..*new })?)
+        }
+        Err(message) => Err(message),
+    };
+    Ok(decide::part(workflow, admission))
+}
+
 /// What a run meets that is to be admitted: by its id, then by its tokens.
 fn meet(writing: &Writing, new: &NewRun) -> Result<Meeting> {
     let conn = &writing.conn;
@@ -356,20 +414,21 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
         });
     }
     let left = decide::unwritten(&entries, append.entries);
-
-    // A start of a child brings the row up to date on the way.
+    // What starts others brings the row up to date on the way; it may end as it was before.
     let row_moves = left
         .entries
         .iter()
-        .any(|entry| matches!(entry, NewEntry::StartChild(_)));
+        .any(|entry| matches!(entry, NewEntry::StartChild(_) | NewEntry::Emit(_)));
     let mut head = before.clone();
     let mut woken = Vec::new();
     for entry in left.entries {
         let Some((event, body)) = settle(writing, &append.run, &head, entry, append.now)? else {
             continue;
         };
-        if let Event::ChildStarted { run, .. } | Event::Continued { run } = &event {
-            woken.push(run.clone());
+        match &event {
+            Event::ChildStarted { run, .. } | Event::Continued { run } => woken.push(run.clone()),
+            Event::Emitted { runs, .. } => woken.extend(runs.iter().cloned()),
+            _ => {}
         }
         entries.push(head.push(&writing.conn, event, body, append.now)?);
     }
@@ -500,6 +559,18 @@ fn settle(
                 },
             };
             Ok(Some(decide::child_entry(*child, admitted)))
+        }
+        NewEntry::Emit(emit) => {
+            // As for a child.
+            head.update_row(&writing.conn)?;
+            let parts = match decide::emitted_parts(run, &emit, now)? {
+                Ok(parts) => {
+                    let parts = parts.into_iter().map(|part| admit_part(writing, part));
+                    Ok(parts.collect::<Result<_>>()?)
+                }
+                Err(failure) => Err(failure),
+            };
+            Ok(Some(decide::emit_entry(*emit, parts)))
         }
         NewEntry::OpenHook {
             call,

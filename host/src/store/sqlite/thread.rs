@@ -347,7 +347,7 @@ mod tests {
                 bytes,
                 manifest,
             };
-            writer.run(move |w| requests::deploy(w, "name", &component, 1))
+            writer.run(move |w| requests::deploy(w, "name", &component, &[], 1))
         };
         limit(100).await.unwrap();
         let refused = deploy(1 << 20).await.unwrap_err();
