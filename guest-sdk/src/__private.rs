@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::json::{NotJson, to_json};
 pub use crate::manifest::{
-    HasNoSchema, HasSchema, InputSchema, Outcome, Probe, Schedule, StepDefinition, WorkflowDefinition,
-    schema_of,
+    HasNoSchema, HasSchema, InputSchema, Outcome, Probe, Schedule, StepDefinition, Webhook,
+    WorkflowDefinition, schema_of,
 };
 use crate::step::{StepBody, StepCall, StepOutput};
 pub use crate::step::{StepOptions, Then};

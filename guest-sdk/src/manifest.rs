@@ -23,7 +23,15 @@ pub struct WorkflowDefinition {
     pub hook: Option<fn() -> Value>,
     pub on: Option<&'static str>,
     pub schedule: Option<Schedule>,
+    pub webhook: Option<Webhook>,
     pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub struct Webhook {
+    pub path: &'static str,
+    pub signature: &'static str,
+    pub secret_env: &'static str,
 }
 
 #[derive(Clone, Copy, Serialize)]
@@ -88,6 +96,7 @@ pub(crate) fn manifest() -> String {
                 hook: it.hook.map(|schema| schema()),
                 on: it.on,
                 schedule: it.schedule,
+                webhook: it.webhook,
             })
             .collect(),
         steps: sorted("step", |it: &StepDefinition| it.name)
@@ -141,6 +150,8 @@ struct Workflow {
     on: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schedule: Option<Schedule>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    webhook: Option<Webhook>,
 }
 
 #[derive(Serialize)]

@@ -26,6 +26,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
         hook,
         on,
         schedule,
+        webhook,
     } = workflow;
     let item = &function.item;
     let (name, description, output) = (&function.name, &function.description, &function.output);
@@ -41,6 +42,10 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
     let timeout_ms = option(timeout_ms);
     let timeout_grace_ms = option(timeout_grace_ms);
     let on = option(on);
+    let webhook = option(webhook.map(|webhook| {
+        let (path, signature, secret_env) = (webhook.path, webhook.signature, webhook.secret_env);
+        quote!(__onemark::Webhook { path: #path, signature: #signature, secret_env: #secret_env })
+    }));
     let schedule = option(schedule.map(|schedule| {
         let cron = schedule.cron;
         let (time_zone, catch_up) = (option(schedule.time_zone), option(schedule.catch_up));
@@ -67,6 +72,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
                     hook: #hook,
                     on: #on,
                     schedule: #schedule,
+                    webhook: #webhook,
                     run: |input| __onemark::run_workflow(__body(input)),
                 }
             }

@@ -34,6 +34,7 @@ use proc_macro::TokenStream;
 /// | `cron = "0 9 * * 1-5"` | starts it at these times: minute, hour, day, month, weekday; a parameter named `slot` gets the time, `"2030-01-31T08:00:00Z"` |
 /// | `time_zone = "Europe/Berlin"` | whose clock that is; UTC unless given |
 /// | `catch_up = "one"` | of the times that passed while the host was down the last starts it; with `"all"` each does, with `"skip"` none |
+/// | `webhook(path = "shop/orders", signature = "github", secret_env = "SHOP_SECRET")` | a signed `POST /webhooks/shop/orders` starts it, as an event would, or is delivered to the run that holds its `token`; `signature` is `"github"`, `"stripe"` or `"hmac"`, the secret is in that variable of the host's environment |
 /// | `name = "…"` | the workflow's name, by default the function's |
 ///
 /// Durations are numbers with a unit: `ms`, `s`, `m`, `h`, `d`, also several: `1h30m`.

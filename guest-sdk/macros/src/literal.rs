@@ -59,15 +59,21 @@ fn parameters(template: &str) -> std::result::Result<Vec<String>, String> {
             return Err("a `{` without its `}`; a brace itself is written `{{`".into());
         };
         let path = &rest[brace + 1..brace + length];
-        if path
-            .split('.')
-            .any(|name| name.is_empty() || name.contains(['{', ' ']))
-        {
+        let parameter = match path.strip_prefix('/') {
+            // A JSON pointer: its keys may hold anything.
+            Some(pointer) => pointer.split('/').next().filter(|name| !name.is_empty()),
+            None => {
+                let mut names = path.split('.');
+                let are_names = names.all(|name| !name.is_empty() && !name.contains(['{', ' ']));
+                path.split('.').next().filter(|_| are_names)
+            }
+        };
+        let Some(parameter) = parameter.filter(|_| !path.contains('{')) else {
             return Err(format!(
-                "`{{{path}}}` is no path: write `{{parameter}}` or `{{parameter.field}}`"
+                "`{{{path}}}` is no path: write `{{parameter}}`, `{{parameter.field}}` or `{{/parameter/field}}`"
             ));
-        }
-        parameters.extend(path.split('.').next().map(str::to_owned));
+        };
+        parameters.push(parameter.to_owned());
         rest = &rest[brace + length + 1..];
     }
     Ok(parameters)
@@ -108,8 +114,11 @@ mod tests {
     fn templates() {
         assert_eq!(parameters("order:{order.id}/{n}").unwrap(), ["order", "n"]);
         assert_eq!(parameters("{{{a}}}").unwrap(), ["a"]);
+        assert_eq!(parameters("{/event/order.id}/{/n}").unwrap(), ["event", "n"]);
         assert_eq!(parameters("plain {{}}").unwrap(), Vec::<String>::new());
-        for template in ["", "{", "}", "{}", "{a", "{a.}", "{.a}", "{a b}", "{a{b}}"] {
+        for template in [
+            "", "{", "}", "{}", "{a", "{a.}", "{.a}", "{a b}", "{a{b}}", "{/}", "{//a}", "{/a{b}}",
+        ] {
             assert!(parameters(template).is_err(), "{template}");
         }
     }

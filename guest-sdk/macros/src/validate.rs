@@ -20,6 +20,14 @@ pub struct Workflow {
     pub hook: Option<Type>,
     pub on: Option<LitStr>,
     pub schedule: Option<Schedule>,
+    pub webhook: Option<Webhook>,
+}
+
+/// What another service calls to start a workflow.
+pub struct Webhook {
+    pub path: LitStr,
+    pub signature: LitStr,
+    pub secret_env: LitStr,
 }
 
 /// When a workflow starts by itself; the host reads the expression and knows the time zones.
@@ -102,6 +110,7 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
             "cron",
             "time_zone",
             "catch_up",
+            "webhook",
         ],
     );
     let token = found.text(&mut errors, "token");
@@ -112,6 +121,7 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
     let name = found.text(&mut errors, "name");
     let on = found.text(&mut errors, "on");
     let schedule = schedule(&mut errors, &mut found);
+    let webhook = found.take("webhook").and_then(|it| webhook(&mut errors, it));
     if let Some(on) = &on {
         errors.keep(event_name(on));
     }
@@ -150,6 +160,7 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         hook,
         on,
         schedule,
+        webhook,
     })
 }
 
@@ -179,6 +190,42 @@ fn schedule(errors: &mut Errors, found: &mut Found) -> Option<Schedule> {
         cron,
         time_zone,
         catch_up,
+    })
+}
+
+fn webhook(errors: &mut Errors, option: Setting) -> Option<Webhook> {
+    let span = option.name.span();
+    let Value::Settings(options) = option.value else {
+        let message =
+            "write `webhook(path = \"shop/orders\", signature = \"github\", secret_env = \"SHOP_SECRET\")`";
+        errors.push(Error::new(span, message));
+        return None;
+    };
+    let mut found = Found::new(errors, "webhook", options, &["path", "signature", "secret_env"]);
+    let mut needed = |name: &str| {
+        let given = found.0.iter().any(|option| option.name == name);
+        if !given {
+            errors.push(Error::new(span, format!("a webhook needs `{name}`")));
+        }
+        found.text(errors, name)
+    };
+    let (path, signature, secret_env) = (needed("path"), needed("signature"), needed("secret_env"));
+    if let Some(signature) = &signature
+        && !["hmac", "github", "stripe"].contains(&&*signature.value())
+    {
+        let message = "write `signature = \"hmac\"`, `\"github\"` or `\"stripe\"`";
+        errors.push(Error::new(signature.span(), message));
+    }
+    if let Some(path) = &path
+        && path.value().split('/').any(str::is_empty)
+    {
+        let message = "the path stands after `/webhooks/`: write `\"shop/orders\"`, no slash at the ends";
+        errors.push(Error::new(path.span(), message));
+    }
+    Some(Webhook {
+        path: path?,
+        signature: signature?,
+        secret_env: secret_env?,
     })
 }
 

@@ -90,6 +90,22 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
     }
 
+    pub fn unknown_webhook(path: &str) -> Self {
+        let message = format!("no webhook has the path `{path}`");
+        Self::new(StatusCode::NOT_FOUND, "unknown_webhook", message)
+    }
+
+    /// Says nothing of why: whoever asks is not known.
+    pub fn bad_signature() -> Self {
+        let message = "the signature is missing, wrong or too old";
+        Self::new(StatusCode::UNAUTHORIZED, "bad_signature", message)
+    }
+
+    pub fn no_secret() -> Self {
+        let message = "this webhook has no secret yet";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "webhook_not_ready", message)
+    }
+
     pub fn unknown_deployment(name: &str) -> Self {
         let message = format!("no component is deployed as `{name}`");
         Self::new(StatusCode::NOT_FOUND, "unknown_component", message).hint(DEPLOY_FIRST)

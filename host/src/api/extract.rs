@@ -83,6 +83,20 @@ where
     }
 }
 
+/// A body as it came.
+pub struct RawBody(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for RawBody
+where
+    BodyTimeout: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        Ok(Self(whole_body(request, state).await?))
+    }
+}
+
 /// How long a body may take to arrive.
 #[derive(Clone, Copy)]
 pub struct BodyTimeout(pub Duration);

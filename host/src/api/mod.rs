@@ -12,7 +12,10 @@ mod router;
 mod runs;
 mod schedules;
 mod server;
+mod signature;
+mod webhooks;
 mod streams;
 
 pub use router::router;
 pub use server::{BindError, ServerConfig, bind, serve};
+pub use webhooks::Secrets;

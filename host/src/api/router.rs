@@ -9,7 +9,8 @@ use axum::routing::{get, post, put};
 
 use super::error::ApiError;
 use super::extract::BodyTimeout;
-use super::{components, events, health, hooks, runs, schedules, streams};
+use super::webhooks::Secrets;
+use super::{components, events, health, hooks, runs, schedules, streams, webhooks};
 use crate::engine::Engine;
 use crate::sandbox::MAX_COMPONENT_BYTES;
 
@@ -21,11 +22,18 @@ const MAX_JSON_BYTES: usize = 3 << 20;
 struct Shared {
     engine: Engine,
     body_timeout: BodyTimeout,
+    secrets: Secrets,
 }
 
 impl FromRef<Shared> for Engine {
     fn from_ref(shared: &Shared) -> Self {
         shared.engine.clone()
+    }
+}
+
+impl FromRef<Shared> for Secrets {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.secrets.clone()
     }
 }
 
@@ -36,7 +44,7 @@ impl FromRef<Shared> for BodyTimeout {
 }
 
 /// Every route of one engine. A body must have arrived within `body_timeout`.
-pub fn router(engine: Engine, body_timeout: Duration) -> Router {
+pub fn router(engine: Engine, body_timeout: Duration, secrets: Secrets) -> Router {
     let json = Router::new()
         .route("/v1/components", get(components::list))
         .route("/v1/workflows", get(components::workflows))
@@ -61,6 +69,7 @@ pub fn router(engine: Engine, body_timeout: Duration) -> Router {
         .route("/v1/schedules", get(schedules::list))
         .route("/v1/schedules/{name}/backfill", post(schedules::backfill))
         .route("/v1/hooks/{token}/payloads", get(hooks::payloads))
+        .route("/webhooks/{*path}", post(webhooks::receive))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES));
@@ -76,5 +85,6 @@ pub fn router(engine: Engine, body_timeout: Duration) -> Router {
         .with_state(Shared {
             engine,
             body_timeout: BodyTimeout(body_timeout),
+            secrets,
         })
 }

@@ -14,7 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::Semaphore;
 
-use super::router;
+use super::{Secrets, router};
 use crate::engine::Engine;
 
 /// As good as for ever, and still a time that clocks can tell.
@@ -41,6 +41,8 @@ pub struct ServerConfig {
     /// How long a client may take to send the head of a request, and then its body. A connection without a
     /// request is closed after as long.
     pub request_timeout: Duration,
+    /// Where the secrets of webhooks are.
+    pub secrets: Secrets,
 }
 
 impl Default for ServerConfig {
@@ -48,6 +50,7 @@ impl Default for ServerConfig {
         Self {
             max_connections: 1_024,
             request_timeout: Duration::from_secs(30),
+            secrets: Secrets::default(),
         }
     }
 }
@@ -86,7 +89,7 @@ pub async fn serve(
     let request_timeout = config.request_timeout.min(LONGEST_TIMEOUT);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(request_timeout);
-    let service = TowerToHyperService::new(router(engine, request_timeout));
+    let service = TowerToHyperService::new(router(engine, request_timeout, config.secrets));
     let room = Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS)));
     let connections = GracefulShutdown::new();
     let mut shutdown = pin!(shutdown);

@@ -68,6 +68,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let config = ServerConfig {
         max_connections: args.max_connections.get(),
         request_timeout: args.request_timeout,
+        ..ServerConfig::default()
     };
     let engine = args.open().await?;
 

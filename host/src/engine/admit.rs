@@ -32,6 +32,8 @@ pub(super) struct Origin {
     pub lineage: Option<Lineage>,
     /// It claims the token that its workflow declares.
     pub declared_token: bool,
+    /// What makes two requests the same, where that is not what stands in them.
+    pub same: Option<Digest>,
 }
 
 impl Default for Origin {
@@ -39,6 +41,7 @@ impl Default for Origin {
         Self {
             lineage: None,
             declared_token: true,
+            same: None,
         }
     }
 }
@@ -133,7 +136,7 @@ impl Engine {
             asked["tags"] = json!(request.tags);
         }
         Ok(Asked {
-            digest: Digest::of(asked.to_string()),
+            digest: origin.same.unwrap_or_else(|| Digest::of(asked.to_string())),
             input,
             payload,
         })

@@ -76,6 +76,7 @@ impl Engine {
             manifest: component.manifest.json.as_str().into(),
         };
         let now = self.0.clock.now();
+        self.check_webhooks(name, &component).await?;
         let schedules = schedules_of(&component);
         let deployed = self.0.store.deploy(name, stored, schedules, now).await;
         deployed.inspect_err(|error| self.note_failure(error))?;

@@ -20,6 +20,7 @@ mod request;
 mod runs;
 mod scheduler;
 mod schedules;
+mod webhooks;
 mod sequence;
 mod streams;
 
@@ -47,6 +48,7 @@ pub use request::{
 };
 pub use schedules::{BackfillReceipt, BackfilledSlot, ScheduleInfo};
 pub use streams::{Followed, Following};
+pub use webhooks::WebhookRoute;
 
 /// Sizes and times of an engine. The defaults suit one small machine.
 #[derive(Debug, Clone)]

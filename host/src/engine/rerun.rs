@@ -53,6 +53,7 @@ impl Engine {
             key: request.key,
         };
         let origin = Origin {
+            same: None,
             lineage: Some(Lineage::Rerun { of }),
             declared_token: false,
         };

@@ -24,6 +24,17 @@ pub enum TemplateError {
     NotScalar { path: String, found: &'static str },
 }
 
+/// The keys of `order.id`, or of the JSON pointer `/order/id` (RFC 6901), which reaches keys with dots in them.
+fn keys(path: &str) -> Vec<String> {
+    match path.trim().strip_prefix('/') {
+        Some(pointer) => {
+            let unescaped = |key: &str| key.replace("~1", "/").replace("~0", "~");
+            pointer.split('/').map(unescaped).collect()
+        }
+        None => path.split('.').map(|key| key.trim().to_owned()).collect(),
+    }
+}
+
 impl Template {
     /// # Errors
     /// When braces do not pair up or a path is empty.
@@ -45,7 +56,7 @@ impl Template {
                             _ => return Err(TemplateError::Unbalanced(text.into())),
                         }
                     }
-                    let path: Vec<_> = path.split('.').map(|s| s.trim().to_owned()).collect();
+                    let path = keys(&path);
                     if path.iter().any(String::is_empty) {
                         return Err(TemplateError::EmptyPath(text.into()));
                     }
@@ -114,11 +125,12 @@ mod tests {
 
     #[test]
     fn renders_paths_and_braces() {
-        let input = json!({"order": {"id": "42", "lines": [{"n": 7}]}, "vip": true});
+        let input = json!({"order": {"id": "42", "lines": [{"n": 7}]}, "vip": true, "a.b": {"c/d~": 1}});
         for (template, text) in [
             ("order:{order.id}", "order:42"),
             ("{order.lines.0.n}/{vip}", "7/true"),
             ("{{{vip}}}", "{true}"),
+            ("{/order/lines/0/n}/{/a.b/c~1d~0}", "7/1"),
             ("plain", "plain"),
         ] {
             assert_eq!(Template::parse(template).unwrap().render(&input).unwrap(), text);

@@ -1,6 +1,6 @@
 //! What a component says of itself, checked when it is loaded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -34,6 +34,31 @@ pub struct WorkflowManifest {
     pub on: Option<EventName>,
     /// When it starts by itself.
     pub schedule: Option<Schedule>,
+    /// What another service calls to start it.
+    pub webhook: Option<Webhook>,
+}
+
+/// A path that takes requests of another service.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhook {
+    /// After `/webhooks/`.
+    pub path: String,
+    pub signature: SignatureForm,
+    /// Variable of the host's environment that holds the secret.
+    pub secret_env: String,
+}
+
+/// How a request proves where it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SignatureForm {
+    /// `X-Signature: sha256=HEX`, with `X-Signature-Timestamp` over `{timestamp}.{body}`, else over the body.
+    Hmac,
+    /// `X-Hub-Signature-256`
+    Github,
+    /// `Stripe-Signature`
+    Stripe,
 }
 
 #[derive(Debug)]
@@ -103,6 +128,7 @@ struct RawWorkflow {
     hook: Option<Value>,
     on: Option<String>,
     schedule: Option<ScheduleSpec>,
+    webhook: Option<Webhook>,
 }
 
 #[derive(Deserialize)]
@@ -125,9 +151,16 @@ impl Manifest {
             return Err(ManifestError::Version(raw.manifest));
         }
         let mut workflows = BTreeMap::new();
+        let mut paths = HashSet::new();
         for workflow in raw.workflows {
             let name = checked_name("workflow", &workflow.name)?;
             let workflow = WorkflowManifest::check(workflow)?;
+            if let Some(webhook) = &workflow.webhook
+                && !paths.insert(webhook.path.clone())
+            {
+                let (what, name) = ("webhook", webhook.path.clone());
+                return Err(ManifestError::Twice { what, name });
+            }
             if workflows.insert(name.clone(), workflow).is_some() {
                 let what = "workflow";
                 return Err(ManifestError::Twice { what, name });
@@ -179,7 +212,11 @@ impl WorkflowManifest {
         let on = on.map_err(|error| refused(error.to_string()))?;
         let planned = raw.schedule.map(Schedule::new).transpose();
         let planned = planned.map_err(|error| refused(error.to_string()))?;
+        if let Some(webhook) = &raw.webhook {
+            check_webhook(webhook).map_err(refused)?;
+        }
         let manifest = Self {
+            webhook: raw.webhook,
             on,
             schedule: planned,
             input: schema("input", raw.input)?,
@@ -258,6 +295,19 @@ fn template(what: &'static str, name: &str, text: Option<&str>) -> Result<Option
         name: name.to_owned(),
         error,
     })
+}
+
+fn check_webhook(webhook: &Webhook) -> Result<(), String> {
+    let Webhook { path, secret_env, .. } = webhook;
+    if path.len() > 255 || path.chars().any(char::is_control) || path.split('/').any(str::is_empty) {
+        return Err(format!(
+            "`{path}` is no path of a webhook: write `shop/orders`, at most 255 bytes, no slash at the ends"
+        ));
+    }
+    if secret_env.is_empty() || secret_env.contains(['=', '\0']) {
+        return Err("the secret of its webhook names no environment variable".to_owned());
+    }
+    Ok(())
 }
 
 fn checked_name(what: &'static str, name: &str) -> Result<String, ManifestError> {

@@ -28,7 +28,7 @@ pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use grants::{HttpGrant, HttpGrantError};
 pub use json::{JsonError, read_json};
 pub use logs::{LogLevel, LogSink, NoLogs};
-pub use manifest::{Manifest, ManifestError, StepManifest, WorkflowManifest};
+pub use manifest::{Manifest, ManifestError, SignatureForm, StepManifest, Webhook, WorkflowManifest};
 pub use runtime::{Sandbox, SandboxConfig, SandboxError};
 pub use schedule::{CatchUp, Schedule, ScheduleError, ScheduleSpec, slot_text};
 pub use schema::{Schema, SchemaError};

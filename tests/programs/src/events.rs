@@ -60,3 +60,29 @@ async fn emits_inside() -> Result<String, StepFailed> {
 async fn emits_in_a_step() -> WorkflowResult<String> {
     Ok(emits_inside().await?)
 }
+
+/// Told of orders by a shop: the first starts it, others go to it while it waits.
+#[workflow(
+    webhook(path = "shop/orders", signature = "hmac", secret_env = "SHOP_SECRET"),
+    token = "shop:{/event/order/id}",
+    retain = "1h"
+)]
+async fn shop_order(event: Value) -> WorkflowResult<Value> {
+    let more = start_hook::<Value>()?.next().await?;
+    Ok(json!([event, more]))
+}
+
+#[workflow(webhook(path = "github", signature = "github", secret_env = "SHOP_SECRET"))]
+async fn pushed(event: Value) -> WorkflowResult<Value> {
+    Ok(event)
+}
+
+#[workflow(webhook(path = "stripe", signature = "stripe", secret_env = "SHOP_SECRET"))]
+async fn charged(event: Value) -> WorkflowResult<Value> {
+    Ok(event)
+}
+
+#[workflow(webhook(path = "unset", signature = "stripe", secret_env = "NO_SECRET"))]
+async fn never_called() -> WorkflowResult<()> {
+    Ok(())
+}
