@@ -70,6 +70,7 @@ fn require_workflow() -> Result<(), Failure> {
 pub struct HookOptions {
     metadata: Option<serde_json::Value>,
     retain_ms: Option<u64>,
+    webhook: Option<&'static str>,
 }
 
 impl HookOptions {
@@ -88,6 +89,12 @@ impl HookOptions {
     /// milliseconds; at most what the host allows, 366 days by default.
     pub fn retain(mut self, length: Duration) -> Self {
         self.retain_ms = Some(milliseconds(length));
+        self
+    }
+
+    /// Gives the hook a URL. Who answers requests to it: `automatic`, the host, or `manual`, the run.
+    pub(crate) fn webhook(mut self, response: &'static str) -> Self {
+        self.webhook = Some(response);
         self
     }
 
@@ -132,6 +139,8 @@ impl<T: DeserializeOwned + JsonSchema> Hook<T> {
         require_workflow()?;
         #[derive(Serialize)]
         struct Options {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            webhook: Option<&'static str>,
             payload: serde_json::Value,
             #[serde(skip_serializing_if = "Option::is_none")]
             metadata: Option<serde_json::Value>,
@@ -142,6 +151,7 @@ impl<T: DeserializeOwned + JsonSchema> Hook<T> {
             payload: schema_of::<T>(),
             metadata: options.metadata,
             retain_ms: options.retain_ms,
+            webhook: options.webhook,
         };
         let options = to_json(&options)
             .map_err(|error| Failure::local("hook", FailureKind::NotJson, error.to_string()))?;
@@ -172,6 +182,16 @@ impl<T> Hook<T> {
     /// Under which token payloads are delivered.
     pub fn token(&self) -> &str {
         &self.token
+    }
+
+    /// Where requests are delivered, of a hook that was opened as a [`Webhook`](crate::Webhook).
+    pub fn url(&self) -> Option<String> {
+        self.handle.url()
+    }
+
+    /// Position in the journal of the payload that was taken last.
+    pub(crate) fn last_taken(&self) -> Option<u64> {
+        self.handle.last_taken()
     }
 
     /// The owner of the token, as it was at `open`, when that is another run.

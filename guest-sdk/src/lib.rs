@@ -155,6 +155,7 @@ mod step;
 mod step_error;
 mod stream;
 mod time;
+mod webhook;
 mod workflow;
 
 /// What the host and a component say to each other.
@@ -178,6 +179,7 @@ pub use step::{Backoff, StepCall, StepInfo, StepOutput, Then, step_info};
 pub use step_error::{Retry, StepError, StepFailed};
 pub use stream::{OutputStream, stream};
 pub use time::{Sleep, now, sleep, sleep_until, timeout};
+pub use webhook::{Webhook, WebhookRequest};
 pub use workflow::{
     WorkflowError, WorkflowOutput, WorkflowResult, continue_as_new, run_id, set_tag, workflow_name,
 };

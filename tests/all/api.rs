@@ -9,8 +9,8 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Map, Value, json};
 
 /// A server on a free port, over a host with the programs deployed.
-struct Server {
-    host: TestHost,
+pub struct Server {
+    pub host: TestHost,
     http: reqwest::Client,
     url: String,
     serving: tokio::task::JoinHandle<()>,
@@ -22,18 +22,18 @@ impl Drop for Server {
     }
 }
 
-struct Answer {
-    status: StatusCode,
-    text: String,
-    json: Value,
+pub struct Answer {
+    pub status: StatusCode,
+    pub text: String,
+    pub json: Value,
 }
 
 impl Server {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         Self::over(TestHost::new().await).await
     }
 
-    async fn over(host: TestHost) -> Self {
+    pub async fn over(host: TestHost) -> Self {
         let listener = api::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let serving = tokio::spawn(api::serve(
@@ -54,20 +54,20 @@ impl Server {
         }
     }
 
-    fn request(&self, method: &str, path: &str) -> RequestBuilder {
+    pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
         self.http.request(method, format!("{}{path}", self.url))
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> Answer {
         send(self.request("GET", path)).await
     }
 
-    async fn post(&self, path: &str, body: impl ToString) -> Answer {
+    pub async fn post(&self, path: &str, body: impl ToString) -> Answer {
         send(as_json(self.request("POST", path), &body)).await
     }
 
-    async fn post_with_key(&self, path: &str, key: &str, body: impl ToString) -> Answer {
+    pub async fn post_with_key(&self, path: &str, key: &str, body: impl ToString) -> Answer {
         send(as_json(self.request("POST", path), &body).header("idempotency-key", key)).await
     }
 
@@ -138,13 +138,13 @@ impl Server {
     }
 }
 
-fn as_json(request: RequestBuilder, body: &impl ToString) -> RequestBuilder {
+pub fn as_json(request: RequestBuilder, body: &impl ToString) -> RequestBuilder {
     request
         .header("content-type", "application/json")
         .body(body.to_string())
 }
 
-async fn send(request: RequestBuilder) -> Answer {
+pub async fn send(request: RequestBuilder) -> Answer {
     let response = request.send().await.expect("an answer");
     let status = response.status();
     let text = response.text().await.expect("a text");
@@ -1459,170 +1459,5 @@ async fn e10_schedules_through_http() {
     assert_eq!(
         server.post(path, json!({ "from": 1 })).await.status,
         StatusCode::BAD_REQUEST
-    );
-}
-
-/// Hexadecimal, as services write it.
-fn signature(parts: &[&str]) -> String {
-    use hmac::Mac as _;
-    let mut mac = hmac::Hmac::<sha2::Sha256>::new_from_slice(b"s3cret").unwrap();
-    parts.iter().for_each(|part| mac.update(part.as_bytes()));
-    mac.finalize()
-        .into_bytes()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
-
-async fn call(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
-    let request = server
-        .request("POST", &format!("/webhooks/{path}"))
-        .body(body.to_owned());
-    let request = headers
-        .iter()
-        .fold(request, |request, (name, value)| request.header(*name, *value));
-    send(request).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn e11_two_events_for_one_order_reach_one_run() {
-    for kind in StoreKind::ALL {
-        let server = Server::over(TestHost::on(kind).await).await;
-        let send = async |body: &str, id: &str| {
-            let signature = format!("sha256={}", signature(&[body]));
-            call(
-                &server,
-                "shop/orders",
-                body,
-                &[("x-signature", &signature), ("idempotency-key", id)],
-            )
-            .await
-        };
-        let first = send(r#"{"order":{"id":"7"},"paid":true}"#, "d1").await;
-        assert_eq!(
-            (first.status, &first.json["started"]),
-            (StatusCode::OK, &json!(true))
-        );
-        let again = send(r#"{"order":{"id":"7"},"paid":true}"#, "d1").await;
-        assert_eq!((again.status, &again.text), (StatusCode::OK, &first.text));
-        // Told again with other words, as some services do.
-        let reworded = send(r#"{"order":{"id":"7"},"paid":true,"try":2}"#, "d1").await;
-        assert_eq!((reworded.status, &reworded.text), (StatusCode::OK, &first.text));
-
-        let second = send(r#"{"order":{"id":"7"},"sent":true}"#, "d2").await;
-        assert_eq!(second.json["run_id"], first.json["run_id"]);
-        assert_eq!(second.json["started"], false);
-        assert!(second.json["delivered"].is_u64());
-        let again = send(r#"{"order":{"id":"7"},"sent":true}"#, "d2").await;
-        assert_eq!(again.text, second.text);
-
-        let run = RunId::new(first.json["run_id"].as_str().unwrap()).unwrap();
-        let output = server.host.output(&run).await;
-        assert_eq!(output[1], json!({ "order": { "id": "7" }, "sent": true }));
-        // The token is kept, and its run has ended: nobody need send that again.
-        let late = send(r#"{"order":{"id":"7"},"late":true}"#, "d3").await;
-        assert_eq!((late.status, &late.json["ended"]), (StatusCode::OK, &json!(true)));
-        assert_eq!(late.json["run_id"], first.json["run_id"]);
-        // A25
-        let lacks = send(r#"{"paid":true}"#, "d4").await;
-        assert_eq!(lacks.status, StatusCode::UNPROCESSABLE_ENTITY);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn e11_bad_and_old_signatures_write_nothing() {
-    let server = Server::over(TestHost::with_clock(StoreKind::Memory).await).await;
-    let now = 1_800_000_000u64;
-    let body = r#"{"id":"evt_1"}"#;
-    let plain = signature(&[body]);
-    let github = format!("sha256={plain}");
-    let stripe = |time: u64| format!("t={time},v1={}", signature(&[&time.to_string(), ".", body]));
-    let timed = |time: u64| (time.to_string(), signature(&[&time.to_string(), ".", body]));
-    let (old, old_signature) = timed(now - 301);
-    let (recent, recent_signature) = timed(now - 299);
-    let wrong = "0".repeat(64);
-    let refused: [(&str, Vec<(&str, String)>); 12] = [
-        ("github", vec![]),
-        ("github", vec![("x-hub-signature-256", format!("sha256={wrong}"))]),
-        ("github", vec![("x-hub-signature-256", plain.clone())]),
-        ("github", vec![("x-signature", github.clone())]),
-        ("stripe", vec![]),
-        ("stripe", vec![("stripe-signature", stripe(now - 301))]),
-        ("stripe", vec![("stripe-signature", stripe(now + 301))]),
-        (
-            "stripe",
-            vec![("stripe-signature", format!("t={now},v1={wrong}"))],
-        ),
-        ("stripe", vec![("stripe-signature", format!("v1={plain}"))]),
-        ("shop/orders", vec![("x-signature", "é".to_owned())]),
-        (
-            "shop/orders",
-            vec![("x-signature", old_signature), ("x-signature-timestamp", old)],
-        ),
-        // Signed with its time, sent without.
-        ("shop/orders", vec![("x-signature", recent_signature.clone())]),
-    ];
-    for (path, headers) in &refused {
-        let headers: Vec<_> = headers
-            .iter()
-            .map(|(name, value)| (*name, value.as_str()))
-            .collect();
-        let answer = call(&server, path, body, &headers).await;
-        assert_eq!(
-            answer.status,
-            StatusCode::UNAUTHORIZED,
-            "{path} {headers:?}: {}",
-            answer.text
-        );
-        assert_eq!(answer.json["error"]["code"], "bad_signature");
-        assert!(!answer.text.contains("s3cret"));
-    }
-    assert!(server.host.everything().await.is_empty());
-
-    let unset = call(&server, "unset", body, &[("stripe-signature", &stripe(now))]).await;
-    assert_eq!(unset.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert!(!unset.text.contains("NO_SECRET"), "{}", unset.text);
-    let nowhere = call(&server, "nowhere", body, &[]).await;
-    assert_eq!(nowhere.json["error"]["code"], "unknown_webhook");
-    assert!(server.host.everything().await.is_empty());
-
-    let good = [
-        (
-            "github",
-            vec![
-                ("x-hub-signature-256", github),
-                ("x-github-delivery", "g1".into()),
-            ],
-        ),
-        (
-            "stripe",
-            vec![("stripe-signature", format!("{},v1={wrong}", stripe(now - 299)))],
-        ),
-    ];
-    for (path, headers) in &good {
-        let headers: Vec<_> = headers
-            .iter()
-            .map(|(name, value)| (*name, value.as_str()))
-            .collect();
-        let first = call(&server, path, body, &headers).await;
-        assert_eq!(
-            (first.status, &first.json["started"]),
-            (StatusCode::OK, &json!(true)),
-            "{}",
-            first.text
-        );
-        let again = call(&server, path, body, &headers).await;
-        assert_eq!((again.status, &again.text), (StatusCode::OK, &first.text));
-    }
-    let signed = [
-        ("x-signature", recent_signature.as_str()),
-        ("x-signature-timestamp", recent.as_str()),
-    ];
-    let timed = call(&server, "shop/orders", body, &signed).await;
-    assert_eq!(
-        timed.status,
-        StatusCode::UNPROCESSABLE_ENTITY,
-        "signed, and without an order: {}",
-        timed.text
     );
 }

@@ -36,3 +36,4 @@ mod tidy;
 mod steps;
 mod time;
 mod typed;
+mod webhooks;

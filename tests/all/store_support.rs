@@ -28,6 +28,7 @@ pub fn spec(name: &str, retain_ms: u64) -> HookSpec {
         retain_ms,
         metadata: None,
         payload: PayloadType::Any,
+        webhook: None,
     }
 }
 

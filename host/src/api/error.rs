@@ -90,6 +90,26 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
     }
 
+    pub fn unknown_hook_url() -> Self {
+        let message = "no hook takes requests at this URL";
+        Self::new(StatusCode::NOT_FOUND, "hook_not_found", message)
+    }
+
+    /// Whoever knows the URL of a hook need not know whose it is.
+    pub fn hook_url_ended() -> Self {
+        let message = "this URL takes no more requests";
+        Self::new(StatusCode::GONE, "hook_ended", message)
+    }
+
+    pub fn unfit_payload(what: String) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_payload", what)
+    }
+
+    pub fn bad_run_response() -> Self {
+        let message = "the request was kept, and the run's answer to it has no status that can be sent";
+        Self::new(StatusCode::BAD_GATEWAY, "bad_response", message)
+    }
+
     pub fn unknown_webhook(path: &str) -> Self {
         let message = format!("no webhook has the path `{path}`");
         Self::new(StatusCode::NOT_FOUND, "unknown_webhook", message)

@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::error::{ApiError, Result};
 use crate::ids::IdempotencyKey;
@@ -80,6 +81,28 @@ where
             return Err(ApiError::expects_component());
         }
         Ok(Self(whole_body(request, state).await?))
+    }
+}
+
+/// What somebody submits: JSON as it is, a form as an object of texts.
+pub struct Submitted(pub String);
+
+impl<S: Send + Sync> FromRequest<S> for Submitted
+where
+    BodyTimeout: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        if !has_type(request.headers(), &["application/x-www-form-urlencoded"]) {
+            let JsonText(text) = JsonText::from_request(request, state).await?;
+            return Ok(Self(text));
+        }
+        let bytes = whole_body(request, state).await?;
+        let fields: Map<String, Value> = form_urlencoded::parse(&bytes)
+            .map(|(name, value)| (name.into_owned(), value.into_owned().into()))
+            .collect();
+        Ok(Self(Value::from(fields).to_string()))
     }
 }
 

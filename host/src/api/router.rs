@@ -69,6 +69,7 @@ pub fn router(engine: Engine, body_timeout: Duration, secrets: Secrets) -> Route
         .route("/v1/schedules", get(schedules::list))
         .route("/v1/schedules/{name}/backfill", post(schedules::backfill))
         .route("/v1/hooks/{token}/payloads", get(hooks::payloads))
+        .route("/hooks/{token}", post(hooks::receive))
         .route("/webhooks/{*path}", post(webhooks::receive))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))

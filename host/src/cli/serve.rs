@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::http::Uri;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
@@ -36,6 +37,9 @@ pub struct Args {
         value_name = "HOST:PORT"
     )]
     listen: String,
+    /// Where callers reach this host: what the URLs of webhooks begin with; the address listened on when absent
+    #[arg(long, env = "ONEMARK_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
+    public_url: Option<Arc<str>>,
     /// Server that steps may call over HTTP; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
     allow_http: Vec<HttpGrant>,
@@ -70,7 +74,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         request_timeout: args.request_timeout,
         ..ServerConfig::default()
     };
-    let engine = args.open().await?;
+    let engine = args.open(&url).await?;
 
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async {
@@ -106,7 +110,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    async fn open(self) -> anyhow::Result<Engine> {
+    async fn open(self, listening: &str) -> anyhow::Result<Engine> {
         let (store, code_cache): (Arc<dyn Store>, _) = match self.ephemeral {
             true => (Arc::new(MemoryStore::new()), None),
             false => {
@@ -122,6 +126,7 @@ impl Args {
             instances: u32::try_from(instances.saturating_add(SPARE_INSTANCES))
                 .context("`--max-resident` and `--max-attempts` are more than any machine holds")?,
             http: self.allow_http,
+            public_url: self.public_url.unwrap_or_else(|| listening.into()),
             ..SandboxConfig::default()
         });
         let sandbox = sandbox
@@ -170,6 +175,16 @@ fn log_to_stderr() -> anyhow::Result<()> {
         .with_ansi(colours)
         .init();
     Ok(())
+}
+
+/// A URL that others can be appended to.
+fn public_url(text: &str) -> Result<Arc<str>, String> {
+    let url: Uri = text.parse().map_err(|error| format!("{error}"))?;
+    let is_web = matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some();
+    if !is_web || url.query().is_some() {
+        return Err("write it as https://example.org or https://example.org/onemark".to_owned());
+    }
+    Ok(text.trim_end_matches('/').into())
 }
 
 fn at_least_one(number: usize) -> NonZeroUsize {

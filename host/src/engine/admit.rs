@@ -350,6 +350,7 @@ impl Engine {
             retain_ms: workflow.retain_ms,
             metadata: None,
             payload: PayloadType::Any,
+            webhook: None,
         }));
         let declared = claims.len();
         for hook in &request.hooks {
@@ -376,6 +377,7 @@ impl Engine {
                     retain_ms: hook.min_retention_ms,
                     metadata: hook.metadata.clone(),
                     payload: PayloadType::Any,
+                    webhook: None,
                 }),
             }
         }

@@ -435,7 +435,30 @@ pub struct HookSpec {
     pub metadata: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "PayloadType::is_any")]
     pub payload: PayloadType,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<HookUrl>,
 }
+
+/// Makes a hook take requests from whoever knows its URL.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookUrl {
+    /// As it was when the hook was opened, wherever the host is reached now.
+    pub url: String,
+    pub response: HookResponse,
+}
+
+/// Who answers a request to the URL of a hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookResponse {
+    /// The host, once the payload is kept.
+    Automatic,
+    /// The run, in its output stream [`RESPONSES`].
+    Manual,
+}
+
+/// The output stream in which a run answers requests to its hooks.
+pub const RESPONSES: &str = "webhook.responses";
 
 fn is_zero(value: &u64) -> bool {
     *value == 0

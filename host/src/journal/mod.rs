@@ -17,8 +17,9 @@ pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
 pub use divergence::{Call, Divergence};
 pub use entry::{
     Body, CallNo, CancelReason, ChildAdmission, ChildHook, ChildOptions, ChildStart, Continuation,
-    EmitAdmission, EmitPart, Entry, Event, HookNo, HookSpec, Lineage, MAX_METADATA_BYTES, NewEmit, NewEntry,
-    ParentEnd, PayloadType, RunTimeout, Seq, Started, Timestamp,
+    EmitAdmission, EmitPart, Entry, Event, HookNo, HookResponse, HookSpec, HookUrl, Lineage,
+    MAX_METADATA_BYTES, NewEmit, NewEntry, ParentEnd, PayloadType, RESPONSES, RunTimeout, Seq, Started,
+    Timestamp,
 };
 pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides, Then};
 pub use outcome::{

@@ -79,7 +79,8 @@ impl Sandbox {
         let started = replay.started();
         let (name, fuel) = (started.workflow.clone(), started.limits.workflow_fuel);
         let input = replay.input().to_string();
-        let mut guest = WorkflowGuest::new(run, component, replay, Box::new(Nobody));
+        let public_url = self.config.public_url.clone();
+        let mut guest = WorkflowGuest::new(run, component, replay, Box::new(Nobody), public_url);
         guest.replica = Some(ReplicaGuest {
             attempt: StepGuest {
                 attempt,

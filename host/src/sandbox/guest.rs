@@ -57,6 +57,8 @@ const MAX_ASKED: u64 = 64 << 20;
 pub struct WorkflowGuest {
     pub run: RunId,
     pub manifest: Arc<Manifest>,
+    /// What the URLs of hooks begin with.
+    pub public_url: Arc<str>,
     pub replay: Replay,
     pub owner: Box<dyn Owner>,
     pub hooks: Vec<HookHandle>,

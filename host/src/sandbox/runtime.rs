@@ -28,6 +28,8 @@ pub struct SandboxConfig {
     pub max_memory: u64,
     /// What steps may reach.
     pub http: Vec<HttpGrant>,
+    /// What the URLs of hooks begin with: where callers reach this host, without a slash at its end.
+    pub public_url: Arc<str>,
 }
 
 impl Default for SandboxConfig {
@@ -38,6 +40,7 @@ impl Default for SandboxConfig {
             instances: 1_500,
             max_memory: limits.workflow_memory.max(limits.step_memory),
             http: Vec::new(),
+            public_url: "http://127.0.0.1:7070".into(),
         }
     }
 }

@@ -80,7 +80,7 @@ impl Sandbox {
         let name = started.workflow.clone();
         let limits = started.limits.clone();
         let input = replay.input().to_string();
-        let guest = WorkflowGuest::new(run, component, replay, owner);
+        let guest = WorkflowGuest::new(run, component, replay, owner, self.config.public_url.clone());
         let logs = GuestLog::new(logs);
         logs.set_silent(guest.replay.is_replaying());
         let mut store = self.workflow_store(guest, logs, HttpEgress::default());
@@ -119,13 +119,20 @@ impl Sandbox {
 }
 
 impl WorkflowGuest {
-    pub(super) fn new(run: RunId, component: &Component, replay: Replay, owner: Box<dyn Owner>) -> Self {
+    pub(super) fn new(
+        run: RunId,
+        component: &Component,
+        replay: Replay,
+        owner: Box<dyn Owner>,
+        public_url: Arc<str>,
+    ) -> Self {
         let time = GuestTime::default();
         time.set(replay.now());
         let started = replay.started();
         Self {
             run,
             manifest: component.manifest.clone(),
+            public_url,
             hooks: Vec::new(),
             random: stream(started.seed, 3),
             time,

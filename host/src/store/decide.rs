@@ -1240,6 +1240,7 @@ mod tests {
             retain_ms: 0,
             metadata: None,
             payload: PayloadType::Any,
+            webhook: None,
         });
         let started = Started {
             timeout: None,

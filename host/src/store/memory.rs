@@ -10,7 +10,7 @@ use super::decide::{
     self, Cancellation, Claim, Meeting, Opener, Opening, Recall, Receipt, Standing, Streamed, Unread,
 };
 use super::*;
-use crate::journal::{CallNo, Continuation, Event, ParentEnd, PayloadType};
+use crate::journal::{CallNo, Continuation, Event, HookUrl, ParentEnd, PayloadType};
 
 /// Keeps everything until the process ends, and nothing longer.
 #[derive(Default)]
@@ -71,6 +71,7 @@ struct Hook {
     token: HookToken,
     metadata: Option<Value>,
     payload: PayloadType,
+    webhook: Option<HookUrl>,
     claimed_at: Timestamp,
     retained_until: Timestamp,
     closed: bool,
@@ -84,6 +85,7 @@ impl Hook {
             token: spec.token.clone(),
             metadata: spec.metadata.clone(),
             payload: spec.payload.clone(),
+            webhook: spec.webhook.clone(),
             claimed_at,
             retained_until: decide::retained_until(claimed_at, spec),
             closed: false,
@@ -247,6 +249,7 @@ impl Run {
             claimed_at: hook.claimed_at,
             retained_until: hook.retained_until,
             payload: hook.payload.clone(),
+            webhook: hook.webhook.clone(),
             component: self.component,
         }
     }
@@ -581,6 +584,7 @@ impl State {
                 retain_ms: 0,
                 metadata: hook.metadata.clone(),
                 payload: hook.payload.clone(),
+                webhook: hook.webhook.clone(),
             };
             (spec, hook.retained_until)
         });

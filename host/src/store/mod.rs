@@ -425,6 +425,9 @@ pub struct HookInfo {
     pub claimed_at: Timestamp,
     /// When retention ends; the token is held at least until the run ends.
     pub retained_until: Timestamp,
+    /// Where and how it takes requests of whoever knows its URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<crate::journal::HookUrl>,
     #[serde(skip)]
     pub payload: crate::journal::PayloadType,
     #[serde(skip)]

@@ -1,8 +1,7 @@
 //! Hooks: read, closed, disposed, opened again, conflicting.
 
-use onemark_sdk::HookOptions;
-use onemark_sdk::Within;
 use onemark_sdk::prelude::*;
+use onemark_sdk::{HookOptions, Webhook, Within, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -234,4 +233,56 @@ async fn looks_now_and_then(ms: u64, within: bool) -> WorkflowResult<(u64, Vec<u
         }
     }
     Ok((vain, came))
+}
+
+/// Gives out the URL of a webhook, and returns what two callers sent.
+#[workflow]
+async fn asks_by_url() -> WorkflowResult<Vec<Value>> {
+    let mut webhook = Webhook::<Value>::open()?;
+    stream("urls").write(webhook.url())?;
+    let mut requests = Vec::new();
+    while requests.len() < 2
+        && let Some(request) = webhook.next().await?
+    {
+        // The host has answered already.
+        request.respond(418, &Value::Null)?;
+        requests.push(request.payload);
+    }
+    Ok(requests)
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Sum {
+    a: i64,
+    b: i64,
+}
+
+/// Answers callers itself, but for those that ask for nothing.
+#[workflow]
+async fn adds_for_callers(rounds: u32) -> WorkflowResult<Option<String>> {
+    let mut webhook = Webhook::<Sum>::open_responding()?;
+    stream("urls").write(webhook.url())?;
+    let mut refused = None;
+    for _ in 0..rounds {
+        let Some(request) = webhook.next().await? else {
+            break;
+        };
+        match request.payload {
+            Sum { a: 0, b: 0 } => {
+                refused = request
+                    .respond(99, &0)
+                    .err()
+                    .map(|failure| failure.message.clone());
+            }
+            Sum { a, b } => request.respond(201, &json!({ "sum": a + b }))?,
+        }
+    }
+    Ok(refused)
+}
+
+#[workflow]
+async fn binds_a_webhook_to_a_plain_token() -> WorkflowResult<String> {
+    Hook::<Value>::open("plain")?;
+    let bound = Webhook::<Value>::bind("plain");
+    Ok(bound.err().map(|error| error.to_string()).unwrap_or_default())
 }

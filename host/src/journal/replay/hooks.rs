@@ -33,10 +33,13 @@ pub enum Opened {
 #[derive(Debug)]
 pub(super) struct Hook {
     pub(super) token: HookToken,
+    pub(super) url: Option<String>,
     /// Entries of payloads up to the horizon that the guest did not take.
     pub(super) queue: VecDeque<usize>,
     /// Taken by this guest.
     pub(super) taken: u32,
+    /// Position of the last of them.
+    last_taken: Option<Seq>,
     /// How many of them were handed to the owner, to be committed.
     pub(super) told: u32,
     /// Closed, up to the horizon.
@@ -49,11 +52,13 @@ pub(super) struct Hook {
 }
 
 impl Hook {
-    pub(super) fn new(token: HookToken) -> Self {
+    pub(super) fn new(spec: &HookSpec) -> Self {
         Self {
-            token,
+            token: spec.token.clone(),
+            url: spec.webhook.as_ref().map(|webhook| webhook.url.clone()),
             queue: VecDeque::new(),
             taken: 0,
+            last_taken: None,
             told: 0,
             closed: false,
             disposed: false,
@@ -130,9 +135,9 @@ impl Replay {
         let entry = &self.entries[index];
         match &entry.event {
             Event::HookClaimed { hook, spec, .. } if *hook as usize == self.hooks.len() => {
-                let (hook, token) = (*hook, spec.token.clone());
-                self.bound.insert(token.clone(), hook);
-                self.hooks.push(Hook::new(token));
+                let hook = *hook;
+                self.bound.insert(spec.token.clone(), hook);
+                self.hooks.push(Hook::new(spec));
                 Ok(HookHandle::Own(hook))
             }
             Event::HookConflicted { call, .. } => Ok(HookHandle::Conflict(*call)),
@@ -150,6 +155,14 @@ impl Replay {
                 Event::HookConflicted { token, .. } => Some(token.clone()),
                 _ => None,
             },
+        }
+    }
+
+    /// Where requests are delivered to this hook.
+    pub fn hook_url(&self, handle: HookHandle) -> Option<String> {
+        match handle {
+            HookHandle::Own(hook) => self.hooks[hook as usize].url.clone(),
+            HookHandle::Conflict(_) => None,
         }
     }
 
@@ -229,8 +242,17 @@ impl Replay {
         let hook = &mut self.hooks[number as usize];
         let index = hook.queue.pop_front()?;
         hook.taken += 1;
+        hook.last_taken = Some(self.entries[index].seq);
         self.read.insert(number);
         Some(text_of(&self.entries[index]))
+    }
+
+    /// Position of the payload that was taken last.
+    pub fn last_taken(&self, handle: HookHandle) -> Option<Seq> {
+        match handle {
+            HookHandle::Own(hook) => self.hooks[hook as usize].last_taken,
+            HookHandle::Conflict(_) => None,
+        }
     }
 
     /// Closed and empty, up to the horizon.

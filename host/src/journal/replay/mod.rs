@@ -160,7 +160,7 @@ impl Replay {
             return Err(GuestError::Corrupt { seq: 0, what });
         };
         let started = (**started).clone();
-        let hooks = started.hooks.iter().map(|spec| Hook::new(spec.token.clone()));
+        let hooks = started.hooks.iter().map(Hook::new);
         let bound = started.hooks.iter().map(|spec| spec.token.clone()).zip(0..);
         let mut replay = Self {
             hooks: hooks.collect(),

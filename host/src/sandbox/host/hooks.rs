@@ -5,7 +5,8 @@ use wasmtime::component::Resource;
 
 use crate::ids::HookToken;
 use crate::journal::{
-    Failure, FailureKind, HookHandle, HookSpec, Limits, MAX_METADATA_BYTES, Opened, PayloadType,
+    Failure, FailureKind, HookHandle, HookResponse, HookSpec, HookUrl, Limits, MAX_METADATA_BYTES, Opened,
+    PayloadType,
 };
 use crate::sandbox::bindings::onemark::workflow::hooks::{Host, HostHook};
 use crate::sandbox::guest::{Guest, OpenHook, PromiseHandle, WorkflowGuest};
@@ -18,6 +19,7 @@ struct HookOptions {
     metadata: Option<serde_json::Value>,
     #[serde(default)]
     retain_ms: u64,
+    webhook: Option<HookResponse>,
 }
 
 /// What a guest asks for when it opens a hook, checked. Depends on nothing but the call and what entry 0 pinned, so
@@ -54,6 +56,10 @@ fn checked(
             "a retention of {asked} ms; the limit is {limit} ms"
         )));
     }
+    if token.is_some() && options.webhook.is_some() {
+        let what = "a webhook's token is made by the host: whoever knows it may deliver";
+        return Err(in_options(what.to_owned()));
+    }
     Ok((token, options))
 }
 
@@ -82,11 +88,20 @@ impl HostHook for Guest {
             Ok(checked) => checked,
             Err(text) => return Ok(Err(Failure::new(FailureKind::Invalid, text).to_json())),
         };
-        let spec = |token: Option<HookToken>| HookSpec {
-            token: token.unwrap_or_else(HookToken::generate),
-            retain_ms: options.retain_ms,
-            metadata: options.metadata,
-            payload: options.payload.map_or(PayloadType::Any, PayloadType::Schema),
+        let public_url = &workflow.public_url;
+        let spec = |token: Option<HookToken>| {
+            let token = token.unwrap_or_else(HookToken::generate);
+            let webhook = options.webhook.map(|response| HookUrl {
+                url: format!("{public_url}/hooks/{token}"),
+                response,
+            });
+            HookSpec {
+                token,
+                webhook,
+                retain_ms: options.retain_ms,
+                metadata: options.metadata,
+                payload: options.payload.map_or(PayloadType::Any, PayloadType::Schema),
+            }
         };
         let handle = match workflow.replay.open_hook(token, spec)? {
             Opened::Handle(handle) => handle,
@@ -103,6 +118,16 @@ impl HostHook for Guest {
         let workflow = self.workflow("hook.token")?;
         let token = workflow.replay.hook_token(workflow.handle(&hook));
         Ok(token.map(String::from).unwrap_or_default())
+    }
+
+    fn url(&mut self, hook: Resource<OpenHook>) -> wasmtime::Result<Option<String>> {
+        let workflow = self.workflow("hook.url")?;
+        Ok(workflow.replay.hook_url(workflow.handle(&hook)))
+    }
+
+    fn last_taken(&mut self, hook: Resource<OpenHook>) -> wasmtime::Result<Option<u64>> {
+        let workflow = self.workflow("hook.last_taken")?;
+        Ok(workflow.replay.last_taken(workflow.handle(&hook)))
     }
 
     fn conflict(&mut self, hook: Resource<OpenHook>) -> wasmtime::Result<Option<String>> {

@@ -19,9 +19,10 @@ pub fn claim(
     at: Timestamp,
 ) -> Result<(), Failure> {
     let metadata = spec.metadata.as_ref().map(column::to_json).transpose()?;
+    let webhook = spec.webhook.as_ref().map(column::to_json).transpose()?;
     conn.prepare_cached(
-        "INSERT INTO hooks (run, hook, token, metadata, payload, claimed_at, retained_until)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT INTO hooks (run, hook, token, metadata, payload, claimed_at, retained_until, webhook)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?
     .execute(params![
         run,
@@ -31,6 +32,7 @@ pub fn claim(
         column::to_json(&spec.payload)?,
         at,
         decide::retained_until(at, spec),
+        webhook,
     ])?;
     conn.prepare_cached(
         "INSERT INTO claims (token, run, hook) VALUES (?1, ?2, ?3)
@@ -115,7 +117,7 @@ pub fn set_unread(conn: &Connection, run: RunKey, hook: HookNo, unread: Unread) 
 /// stay taken.
 pub fn open(conn: &Connection, run: RunKey) -> Result<Vec<(HookNo, HookSpec, Timestamp)>, Failure> {
     let mut query = conn.prepare_cached(
-        "SELECT h.hook, h.token, h.metadata, h.payload, h.retained_until FROM hooks h
+        "SELECT h.hook, h.token, h.metadata, h.payload, h.retained_until, h.webhook FROM hooks h
          JOIN claims c ON c.token = h.token AND c.run = h.run AND c.hook = h.hook
          WHERE h.run = ?1 AND h.closed = 0 ORDER BY h.hook",
     )?;
@@ -125,6 +127,7 @@ pub fn open(conn: &Connection, run: RunKey) -> Result<Vec<(HookNo, HookSpec, Tim
             retain_ms: 0,
             metadata: column::opt_json(row, 2)?,
             payload: column::json(row, 3)?,
+            webhook: column::opt_json(row, 5)?,
         };
         Ok((row.get(0)?, spec, row.get(4)?))
     })?;
@@ -179,7 +182,7 @@ macro_rules! select {
         concat!(
             "SELECT h.hook, h.closed, h.disposed_at, h.retained_until, r.id, r.workflow, r.status,
                  r.ended_at, h.token, h.metadata, h.payload, h.claimed_at, h.unread, r.component,
-                 h.unread_bytes
+                 h.unread_bytes, h.webhook
              FROM hooks h JOIN runs r ON r.key = h.run ",
             $rest
         )
@@ -223,6 +226,7 @@ fn info_row(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<(Claim, HookInfo)
         claimed_at: row.get(11)?,
         retained_until: claim.retained_until,
         payload: column::json(row, 10)?,
+        webhook: column::opt_json(row, 15)?,
         component: column::digest(row, 13)?,
     };
     Ok((claim, info))

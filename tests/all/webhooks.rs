@@ -1,0 +1,293 @@
+//! Requests of other services: signed, to the paths that workflows declare; and to the URLs of hooks.
+
+use hmac::{Hmac, Mac as _};
+use onemark::ids::{RunId, StreamName};
+use onemark_tests::{StoreKind, TestHost};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use crate::api::{Answer, Server, send};
+
+/// Hexadecimal, as services write it.
+fn signature(parts: &[&str]) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(b"s3cret").unwrap();
+    parts.iter().for_each(|part| mac.update(part.as_bytes()));
+    mac.finalize()
+        .into_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+async fn call(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
+    let request = server
+        .request("POST", &format!("/webhooks/{path}"))
+        .body(body.to_owned());
+    let request = headers
+        .iter()
+        .fold(request, |request, (name, value)| request.header(*name, *value));
+    send(request).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e11_two_events_for_one_order_reach_one_run() {
+    for kind in StoreKind::ALL {
+        let server = Server::over(TestHost::on(kind).await).await;
+        let send = async |body: &str, id: &str| {
+            let signature = format!("sha256={}", signature(&[body]));
+            call(
+                &server,
+                "shop/orders",
+                body,
+                &[("x-signature", &signature), ("idempotency-key", id)],
+            )
+            .await
+        };
+        let first = send(r#"{"order":{"id":"7"},"paid":true}"#, "d1").await;
+        assert_eq!(
+            (first.status, &first.json["started"]),
+            (StatusCode::OK, &json!(true))
+        );
+        let again = send(r#"{"order":{"id":"7"},"paid":true}"#, "d1").await;
+        assert_eq!((again.status, &again.text), (StatusCode::OK, &first.text));
+        // Told again with other words, as some services do.
+        let reworded = send(r#"{"order":{"id":"7"},"paid":true,"try":2}"#, "d1").await;
+        assert_eq!((reworded.status, &reworded.text), (StatusCode::OK, &first.text));
+
+        let second = send(r#"{"order":{"id":"7"},"sent":true}"#, "d2").await;
+        assert_eq!(second.json["run_id"], first.json["run_id"]);
+        assert_eq!(second.json["started"], false);
+        assert!(second.json["delivered"].is_u64());
+        let again = send(r#"{"order":{"id":"7"},"sent":true}"#, "d2").await;
+        assert_eq!(again.text, second.text);
+
+        let run = RunId::new(first.json["run_id"].as_str().unwrap()).unwrap();
+        let output = server.host.output(&run).await;
+        assert_eq!(output[1], json!({ "order": { "id": "7" }, "sent": true }));
+        // The token is kept, and its run has ended: nobody need send that again.
+        let late = send(r#"{"order":{"id":"7"},"late":true}"#, "d3").await;
+        assert_eq!((late.status, &late.json["ended"]), (StatusCode::OK, &json!(true)));
+        assert_eq!(late.json["run_id"], first.json["run_id"]);
+        // A25
+        let lacks = send(r#"{"paid":true}"#, "d4").await;
+        assert_eq!(lacks.status, StatusCode::UNPROCESSABLE_ENTITY);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e11_bad_and_old_signatures_write_nothing() {
+    let server = Server::over(TestHost::with_clock(StoreKind::Memory).await).await;
+    let now = 1_800_000_000u64;
+    let body = r#"{"id":"evt_1"}"#;
+    let plain = signature(&[body]);
+    let github = format!("sha256={plain}");
+    let stripe = |time: u64| format!("t={time},v1={}", signature(&[&time.to_string(), ".", body]));
+    let timed = |time: u64| (time.to_string(), signature(&[&time.to_string(), ".", body]));
+    let (old, old_signature) = timed(now - 301);
+    let (recent, recent_signature) = timed(now - 299);
+    let wrong = "0".repeat(64);
+    let refused: [(&str, Vec<(&str, String)>); 12] = [
+        ("github", vec![]),
+        ("github", vec![("x-hub-signature-256", format!("sha256={wrong}"))]),
+        ("github", vec![("x-hub-signature-256", plain.clone())]),
+        ("github", vec![("x-signature", github.clone())]),
+        ("stripe", vec![]),
+        ("stripe", vec![("stripe-signature", stripe(now - 301))]),
+        ("stripe", vec![("stripe-signature", stripe(now + 301))]),
+        (
+            "stripe",
+            vec![("stripe-signature", format!("t={now},v1={wrong}"))],
+        ),
+        ("stripe", vec![("stripe-signature", format!("v1={plain}"))]),
+        ("shop/orders", vec![("x-signature", "é".to_owned())]),
+        (
+            "shop/orders",
+            vec![("x-signature", old_signature), ("x-signature-timestamp", old)],
+        ),
+        // Signed with its time, sent without.
+        ("shop/orders", vec![("x-signature", recent_signature.clone())]),
+    ];
+    for (path, headers) in &refused {
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let answer = call(&server, path, body, &headers).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::UNAUTHORIZED,
+            "{path} {headers:?}: {}",
+            answer.text
+        );
+        assert_eq!(answer.json["error"]["code"], "bad_signature");
+        assert!(!answer.text.contains("s3cret"));
+    }
+    assert!(server.host.everything().await.is_empty());
+
+    let unset = call(&server, "unset", body, &[("stripe-signature", &stripe(now))]).await;
+    assert_eq!(unset.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(!unset.text.contains("NO_SECRET"), "{}", unset.text);
+    let nowhere = call(&server, "nowhere", body, &[]).await;
+    assert_eq!(nowhere.json["error"]["code"], "unknown_webhook");
+    assert!(server.host.everything().await.is_empty());
+
+    let good = [
+        (
+            "github",
+            vec![
+                ("x-hub-signature-256", github),
+                ("x-github-delivery", "g1".into()),
+            ],
+        ),
+        (
+            "stripe",
+            vec![("stripe-signature", format!("{},v1={wrong}", stripe(now - 299)))],
+        ),
+    ];
+    for (path, headers) in &good {
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let first = call(&server, path, body, &headers).await;
+        assert_eq!(
+            (first.status, &first.json["started"]),
+            (StatusCode::OK, &json!(true)),
+            "{}",
+            first.text
+        );
+        let again = call(&server, path, body, &headers).await;
+        assert_eq!((again.status, &again.text), (StatusCode::OK, &first.text));
+    }
+    let signed = [
+        ("x-signature", recent_signature.as_str()),
+        ("x-signature-timestamp", recent.as_str()),
+    ];
+    let timed = call(&server, "shop/orders", body, &signed).await;
+    assert_eq!(
+        timed.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "signed, and without an order: {}",
+        timed.text
+    );
+}
+
+/// The URL that a run gave out, without the host.
+async fn url_of(server: &Server, run: &RunId) -> String {
+    let urls = StreamName::new("urls").unwrap();
+    let url = loop {
+        let chunks = server.host.engine.chunks(run, &urls, 0, 1).await.unwrap();
+        if let Some(chunk) = chunks.first() {
+            break serde_json::from_str::<String>(&chunk.chunk).unwrap();
+        }
+        tokio::task::yield_now().await;
+    };
+    url.strip_prefix("http://127.0.0.1:7070").unwrap().to_owned()
+}
+
+async fn started(server: &Server, workflow: &str, input: Value) -> RunId {
+    let answer = server
+        .post("/v1/runs", json!({ "workflow": workflow, "input": input }))
+        .await;
+    RunId::new(answer.json["run_id"].as_str().unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_with_a_url_takes_json_and_forms() {
+    for kind in StoreKind::ALL {
+        let server = Server::over(TestHost::on(kind).await).await;
+        let run = started(&server, "asks_by_url", json!({})).await;
+        let url = url_of(&server, &run).await;
+        let shown = server.get(&format!("/v1{url}")).await;
+        assert_eq!(shown.json["webhook"]["response"], "automatic", "{}", shown.text);
+
+        let plain = server
+            .request("POST", &url)
+            .body("yes")
+            .header("content-type", "text/plain");
+        assert_eq!(send(plain).await.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        let first = server.post_with_key(&url, "1", json!({ "n": 1 })).await;
+        assert_eq!(
+            (first.status, first.text.as_str()),
+            (StatusCode::ACCEPTED, r#"{"accepted":true}"#)
+        );
+        let again = server.post_with_key(&url, "1", json!({ "n": 1 })).await;
+        assert_eq!((again.status, &again.text), (first.status, &first.text));
+        let form = server.request("POST", &url).body("approve=yes&note=a%20b+c");
+        let form = send(form.header("content-type", "application/x-www-form-urlencoded")).await;
+        assert_eq!(form.status, StatusCode::ACCEPTED, "{}", form.text);
+        let output = server.host.output(&run).await;
+        assert_eq!(output, json!([{ "n": 1 }, { "approve": "yes", "note": "a b c" }]));
+
+        let late = server.post(&url, json!(1)).await;
+        assert_eq!(late.status, StatusCode::GONE, "{}", late.text);
+        assert!(!late.text.contains(run.as_str()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_answers_its_callers_itself() {
+    for kind in StoreKind::ALL {
+        let server = Server::over(TestHost::on(kind).await).await;
+        let run = started(&server, "adds_for_callers", json!({ "rounds": 4 })).await;
+        let url = url_of(&server, &run).await;
+        let unfit = server.post(&url, json!({ "a": 1 })).await;
+        assert_eq!(unfit.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", unfit.text);
+        assert!(!unfit.text.contains(run.as_str()));
+
+        let asked = [(1, 2), (3, 4)].map(|(a, b)| server.post(&url, json!({ "a": a, "b": b })));
+        let [three, seven] = asked;
+        let (three, seven) = tokio::join!(three, seven);
+        assert_eq!(
+            (three.status, &three.json),
+            (StatusCode::CREATED, &json!({ "sum": 3 }))
+        );
+        assert_eq!(
+            (seven.status, &seven.json),
+            (StatusCode::CREATED, &json!({ "sum": 7 }))
+        );
+        let keyed = server.post_with_key(&url, "k", json!({ "a": 5, "b": 5 })).await;
+        assert_eq!(
+            (keyed.status, &keyed.json),
+            (StatusCode::CREATED, &json!({ "sum": 10 }))
+        );
+        // Answered as before, and not delivered again.
+        let again = server.post_with_key(&url, "k", json!({ "a": 5, "b": 5 })).await;
+        assert_eq!((again.status, &again.text), (keyed.status, &keyed.text));
+        // The run ends and has not answered.
+        let none = server.post(&url, json!({ "a": 0, "b": 0 })).await;
+        assert_eq!(
+            (none.status, none.text.as_str()),
+            (StatusCode::ACCEPTED, r#"{"accepted":true}"#)
+        );
+        let output = server.host.output(&run).await;
+        assert_eq!(output, "99 is no status of an answer; it is 200 to 599");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_hooks_that_were_opened_so_have_a_url() {
+    let server = Server::new().await;
+    let run = started(&server, "binds_a_webhook_to_a_plain_token", json!({})).await;
+    let output = server.host.output(&run).await;
+    let refused = output.as_str().unwrap();
+    assert!(
+        refused.ends_with("`plain` is the token of no webhook"),
+        "{refused}"
+    );
+    let token = "order:1";
+    let start = json!({ "workflow": "asks_by_url", "input": {}, "hooks": [{ "token": token }] });
+    let started = server.post("/v1/runs", start).await;
+    assert_eq!(started.status, StatusCode::CREATED);
+    for path in ["order:1", "nobody", "plain", "%00", "a%0Ab"] {
+        let answer = server.post(&format!("/hooks/{path}"), json!(1)).await;
+        assert_eq!(
+            (answer.status, answer.json["error"]["code"].as_str()),
+            (StatusCode::NOT_FOUND, Some("hook_not_found"))
+        );
+        assert!(!answer.text.contains("run"), "{}", answer.text);
+    }
+    let delivered = server.post(&format!("/v1/hooks/{token}"), json!(1)).await;
+    assert_eq!(delivered.status, StatusCode::ACCEPTED);
+}
