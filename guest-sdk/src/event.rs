@@ -6,18 +6,22 @@ use crate::bindings::onemark::workflow::events;
 use crate::failure::{Failure, FailureKind};
 use crate::json::to_json;
 use crate::operation::{Operation, WhenDropped};
-use crate::sandbox;
+use crate::sandbox::{self, Sandbox};
 
 /// Says that something happened: every deployed workflow with `#[workflow(on = "…")]` of this name starts.
 ///
-/// The event is emitted once, whatever happens to this run: no step around it is needed. `payload` becomes the input of
+/// In **workflow code** the event is emitted once, whatever happens to this run: no step around it is needed. In a
+/// **step**, also in a closure, it is emitted at once, and once for all attempts: the n-th event of a name stands for the
+/// n-th that an earlier attempt emitted, so emit the same in every attempt. In a native unit test it starts nothing.
+///
+/// `payload` becomes the input of
 /// what starts: as it is for a workflow whose sole parameter is named `event`, and else an object keyed by parameter
 /// name. Returns what it came to at each workflow, once their runs are admitted; nobody waits for those to end.
 ///
 /// # Errors
 ///
 /// [`FailureKind::Invalid`] when the name is no good (1 to 255 bytes without control characters) or the payload fits
-/// none of several workflows, [`FailureKind::TooLarge`], [`FailureKind::NotInStep`] outside of workflow code.
+/// none of several workflows, or when an earlier attempt of the step emitted another payload; [`FailureKind::TooLarge`].
 ///
 /// ```
 /// # use onemark_sdk::prelude::*;
@@ -27,12 +31,15 @@ use crate::sandbox;
 /// # Ok(()) }
 /// ```
 pub async fn emit(name: &str, payload: &impl Serialize) -> Result<Vec<EmittedRun>, Failure> {
-    sandbox::require_workflow("emit", "emit in the workflow, before or after the step")?;
     let payload = to_json(payload).map_err(|error| {
         let message = format!("its payload is not JSON: {error}");
         Failure::local(name, FailureKind::NotJson, message)
     })?;
-    let emitted = Operation::new(events::emit(name, &payload), WhenDropped::Release).await;
+    let emitted = match sandbox::current() {
+        Sandbox::None => return Ok(Vec::new()),
+        Sandbox::Workflow => Operation::new(events::emit(name, &payload), WhenDropped::Release).await,
+        Sandbox::Step => events::emit_from_step(name, &payload),
+    };
     let emitted = emitted.map_err(|document| Failure::untyped(name, &document))?;
     let emitted: Emitted = serde_json::from_str(&emitted)
         .map_err(|error| Failure::local(name, FailureKind::TypeMismatch, error.to_string()))?;
@@ -40,7 +47,7 @@ pub async fn emit(name: &str, payload: &impl Serialize) -> Result<Vec<EmittedRun
 }
 
 /// What an event came to at one workflow; see [`emit`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EmittedRun {
     /// As `deployment/workflow`.

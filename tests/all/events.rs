@@ -15,7 +15,8 @@ on_each_store!(
     d04_without_an_id_an_event_twice_is_two_events,
     d05_a_workflow_emits_once_and_no_step_is_needed,
     d05_what_a_workflow_cannot_emit_is_a_failure,
-    f09_a_step_emits_nothing,
+    d05_a_step_emits_once_for_all_its_attempts,
+    d05_what_a_step_cannot_emit_is_a_failure,
 );
 
 async fn emit(host: &TestHost, event: &str, payload: Value, id: Option<&str>) -> Result<EmitReceipt, Error> {
@@ -172,12 +173,60 @@ async fn d05_what_a_workflow_cannot_emit_is_a_failure(kind: StoreKind) {
     assert_eq!(host.events(&run).await[1..4], ["emit_refused"; 3]);
 }
 
-async fn f09_a_step_emits_nothing(kind: StoreKind) {
+/// D05, for code that has a reason to emit inside a step.
+async fn d05_a_step_emits_once_for_all_its_attempts(kind: StoreKind) {
     let host = TestHost::on(kind).await;
-    let (_, output) = host.completes("emits_in_a_step", json!({})).await;
-    assert!(
-        output.as_str().unwrap().contains("emit in the workflow"),
-        "{output}"
+    let (run, output) = host.completes("emits_in_a_step", json!({ "id": "s" })).await;
+    let emitted: Vec<Vec<(String, Option<String>)>> = serde_json::from_value(output).unwrap();
+    assert_eq!(emitted.len(), 3);
+    for (n, parts) in emitted.iter().enumerate() {
+        let workflows: Vec<_> = parts.iter().map(|(workflow, _)| workflow.as_str()).collect();
+        assert_eq!(
+            workflows,
+            ["programs/keeps_books", "programs/ships", "programs/thanks"]
+        );
+        for (_, started) in parts {
+            let started = RunId::new(started.as_deref().unwrap()).unwrap();
+            assert!(
+                host.output(&started)
+                    .await
+                    .to_string()
+                    .contains(&format!("s-{n}"))
+            );
+        }
+    }
+    // Three events, three workflows, and the run itself.
+    assert_eq!(host.everything().await.len(), 10);
+    let again = host.completes("emits_in_a_step", json!({ "id": "s" })).await;
+    assert_ne!(again.0, run);
+    assert_eq!(
+        host.everything().await.len(),
+        20,
+        "another run's step emits events of its own"
     );
-    assert_eq!(host.everything().await.len(), 1);
+
+    let (_, output) = host.completes("emits_in_a_closure", json!({ "id": "c" })).await;
+    assert_eq!(output[0][0], "programs/keeps_books");
+    let before = host.everything().await;
+    host.agrees(&run).await;
+    assert_eq!(host.everything().await, before);
+}
+
+async fn d05_what_a_step_cannot_emit_is_a_failure(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let (_, output) = host
+        .completes("emits_one_thing_and_then_another", json!({}))
+        .await;
+    let failures: Vec<String> = serde_json::from_value(output).unwrap();
+    assert_eq!(failures.len(), 3, "{failures:?}");
+    assert!(failures[0].contains("with another payload"), "{failures:?}");
+    assert!(failures[1].contains("event name"), "{failures:?}");
+    let runs = host.everything().await;
+    let mut books = runs
+        .iter()
+        .map(|(run, ..)| run)
+        .filter(|run| run.workflow.ends_with("keeps_books"));
+    let paid = books.next().expect("the first attempt's event");
+    assert_eq!(host.output(&paid.id).await, json!({ "id": "m1" }));
+    assert!(books.next().is_none());
 }

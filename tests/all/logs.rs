@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use onemark::journal::{Entry, Event, Limits, NewEntry, Replay};
-use onemark::sandbox::{AttemptEnd, AttemptRequest, LogLevel, LogSink, NoStreams, Owner, WorkflowEnd};
+use onemark::sandbox::{AttemptEnd, AttemptRequest, LogLevel, LogSink, NoEffects, Owner, WorkflowEnd};
 use onemark_tests::{TestHost, programs, sandbox};
 use serde_json::json;
 
@@ -68,7 +68,7 @@ async fn step_writes(to: &str, n: u64, bytes: usize) -> Vec<(LogLevel, String)> 
         timeout: Duration::from_secs(60),
         limits: Limits::default(),
         logs: lines.clone(),
-        streams: Arc::new(NoStreams),
+        effects: Arc::new(NoEffects),
     };
     let end = sandbox.run_step(&component, request).await;
     assert_eq!(end, AttemptEnd::Returned(Ok("null".into())));

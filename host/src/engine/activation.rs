@@ -15,10 +15,10 @@ use super::Engine;
 use super::attempt::{Pending, Verdict, cancelled, cut_off, judge};
 use super::backlog::{Backlog, Kept};
 use super::carry_on::block;
+use super::effects::AttemptEffects;
 use super::held;
 use super::registry::Signal;
 use super::sequence::Sequence;
-use super::streams::StepStreams;
 use crate::ids::RunId;
 use crate::journal::{
     Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, LastAttempt, Limits,
@@ -613,7 +613,7 @@ impl Activation {
         }
         let (sandbox, component) = (self.engine.0.sandbox.clone(), self.component.clone());
         let backlog = self.engine.0.backlog.clone();
-        let streams = Arc::new(StepStreams {
+        let effects = Arc::new(AttemptEffects {
             engine: self.engine.clone(),
             run: self.run.clone(),
             call,
@@ -622,13 +622,13 @@ impl Activation {
         let running: AttemptFuture = if step.closure {
             let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
             let replica = replica.map_err(Stop::Replay)?;
-            let request = step.closure_request(&self.run, replica, self.logs.clone(), streams);
+            let request = step.closure_request(&self.run, replica, self.logs.clone(), effects);
             Box::pin(async move {
                 let end = sandbox.run_closure(&component, request).await;
                 Ended::new(end, None, &backlog, permit)
             })
         } else {
-            let request = step.request(&self.run, self.limits.clone(), self.logs.clone(), streams);
+            let request = step.request(&self.run, self.limits.clone(), self.logs.clone(), effects);
             let fresh = self.sequence.fresh();
             Box::pin(async move {
                 let (end, spent) = sandbox.run_step_in(fresh, &component, request).await;

@@ -9,7 +9,7 @@ use crate::journal::{
     AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
     Replay, StepOptions, Then, Timestamp, checked_json, shortened,
 };
-use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, StreamSink, Trap, TrapKind};
+use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, StepEffects, Trap, TrapKind};
 
 /// A step that wants an attempt.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl Pending {
         run: &RunId,
         limits: Limits,
         logs: Arc<dyn LogSink>,
-        streams: Arc<dyn StreamSink>,
+        effects: Arc<dyn StepEffects>,
     ) -> AttemptRequest {
         AttemptRequest {
             step: self.step.clone(),
@@ -44,7 +44,7 @@ impl Pending {
             timeout: self.timeout(),
             limits,
             logs,
-            streams,
+            effects,
         }
     }
 
@@ -53,7 +53,7 @@ impl Pending {
         run: &RunId,
         replay: Replay,
         logs: Arc<dyn LogSink>,
-        streams: Arc<dyn StreamSink>,
+        effects: Arc<dyn StepEffects>,
     ) -> ClosureRequest {
         ClosureRequest {
             run: run.clone(),
@@ -62,7 +62,7 @@ impl Pending {
             idempotency_key: self.idempotency_key(run),
             timeout: self.timeout(),
             logs,
-            streams,
+            effects,
         }
     }
 

@@ -9,6 +9,7 @@ mod backlog;
 mod carry_on;
 mod children;
 mod components;
+mod effects;
 mod error;
 mod events;
 mod held;

@@ -1,18 +1,12 @@
 //! Output streams: what attempts write, and who reads along.
 
-use std::sync::Arc;
-
-use anyhow::anyhow;
-use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::Engine;
-use super::activation::WRITE_RETRY;
 use super::error::{Error, Result};
 use crate::ids::{RunId, StreamName};
-use crate::journal::{CallNo, Failure, FailureKind, RunStatus, StreamWrite};
-use crate::sandbox::StreamSink;
-use crate::store::{Chunk, ChunkWrite, StreamInfo, Written};
+use crate::journal::RunStatus;
+use crate::store::{Chunk, StreamInfo};
 
 /// Chunks that are read at a time by who follows.
 const AT_ONCE: usize = 100;
@@ -101,57 +95,6 @@ impl Following {
             }
             if self.changes.changed().await.is_err() {
                 return Ok(Followed::Stopping);
-            }
-        }
-    }
-}
-
-/// Where one attempt's chunks go.
-pub struct StepStreams {
-    pub engine: Engine,
-    pub run: RunId,
-    pub call: CallNo,
-    pub attempt: u32,
-}
-
-#[async_trait]
-impl StreamSink for StepStreams {
-    async fn write(
-        &self,
-        stream: &StreamName,
-        number: u64,
-        chunk: Arc<str>,
-    ) -> anyhow::Result<std::result::Result<(), Failure>> {
-        let Engine(inner) = &self.engine;
-        let mut refused = None;
-        loop {
-            let write = ChunkWrite {
-                run: self.run.clone(),
-                fence: inner.fence,
-                write: StreamWrite {
-                    stream: stream.clone(),
-                    call: Some(self.call),
-                    attempt: self.attempt,
-                    number,
-                    chunk: chunk.clone(),
-                },
-                now: inner.clock.now(),
-            };
-            match inner.store.write_chunk(write).await {
-                Ok(Written::Done) => {
-                    inner.registry.written(&self.run);
-                    return Ok(Ok(()));
-                }
-                Ok(Written::Full(text)) => return Ok(Err(Failure::new(FailureKind::StreamFull, text))),
-                Ok(Written::Ended) => return Err(anyhow!("the run has ended")),
-                Err(error) if error.may_retry() => {
-                    refused.get_or_insert_with(|| inner.backlog.refused());
-                    tokio::time::sleep(WRITE_RETRY).await;
-                }
-                Err(error) => {
-                    self.engine.note_failure(&error);
-                    return Err(error.into());
-                }
             }
         }
     }

@@ -7,6 +7,7 @@ wasmtime::component::bindgen!({
         "onemark:workflow/promises.wait": async | trappable,
         "onemark:workflow/hooks.[static]hook.open": async | trappable,
         "onemark:workflow/streams.write": async | trappable,
+        "onemark:workflow/events.emit-from-step": async | trappable,
         default: trappable,
     },
     exports: { default: async },

@@ -10,11 +10,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::component::Component;
+use super::effects::StepEffects;
 use super::guest::{ReplicaGuest, StepGuest, WorkflowGuest};
 use super::logs::{GuestLog, LogSink};
 use super::runtime::Sandbox;
 use super::step::AttemptEnd;
-use super::streams::StreamSink;
 use super::trap::{Trap, TrapKind};
 use super::workflow::{Owner, WorkflowEnd, end_of};
 use crate::ids::RunId;
@@ -30,7 +30,7 @@ pub struct ClosureRequest {
     pub idempotency_key: String,
     pub timeout: Duration,
     pub logs: Arc<dyn LogSink>,
-    pub streams: Arc<dyn StreamSink>,
+    pub effects: Arc<dyn StepEffects>,
 }
 
 /// The closure's outcome, carried through the guest's stack: `finish` does not return.
@@ -74,7 +74,7 @@ impl Sandbox {
             idempotency_key,
             timeout,
             logs,
-            streams,
+            effects,
         } = request;
         let started = replay.started();
         let (name, fuel) = (started.workflow.clone(), started.limits.workflow_fuel);
@@ -85,8 +85,9 @@ impl Sandbox {
             attempt: StepGuest {
                 attempt,
                 idempotency_key,
-                streams,
+                effects,
                 written: HashMap::new(),
+                emitted: HashMap::new(),
             },
             in_closure: false,
         });

@@ -12,15 +12,15 @@ use wasmtime::component::{HasData, ResourceTable};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
+use super::effects::StepEffects;
 use super::host::http::HttpEgress;
 use super::limits::MemoryLimit;
 use super::logs::{GuestLog, LogStream};
 use super::manifest::Manifest;
-use super::streams::StreamSink;
 use super::trap::Refused;
 use super::workflow::Owner;
 use crate::clock::{self, Clock as _, SystemClock};
-use crate::ids::{RunId, StreamName};
+use crate::ids::{EventName, RunId, StreamName};
 use crate::journal::{CallNo, HookHandle, Replay};
 
 /// What a guest's promise handle stands for; its number is the resource's own representation.
@@ -86,9 +86,11 @@ pub struct ReplicaGuest {
 pub struct StepGuest {
     pub attempt: u32,
     pub idempotency_key: String,
-    pub streams: Arc<dyn StreamSink>,
+    pub effects: Arc<dyn StepEffects>,
     /// How many chunks this attempt wrote to each stream.
     pub written: HashMap<StreamName, u64>,
+    /// How many events of each name it emitted.
+    pub emitted: HashMap<EventName, u64>,
 }
 
 /// For `bindgen`: the host functions work on the whole [`Guest`].

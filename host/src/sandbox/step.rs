@@ -8,11 +8,11 @@ use wasmtime::Store;
 
 use super::bindings::Workflow;
 use super::component::Component;
+use super::effects::StepEffects;
 use super::guest::{Guest, Role, StepGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
 use super::logs::{GuestLog, LogSink};
 use super::runtime::Sandbox;
-use super::streams::StreamSink;
 use super::trap::Trap;
 use crate::journal::{Divergence, Limits};
 
@@ -27,7 +27,7 @@ pub struct AttemptRequest {
     pub timeout: Duration,
     pub limits: Limits,
     pub logs: Arc<dyn LogSink>,
-    pub streams: Arc<dyn StreamSink>,
+    pub effects: Arc<dyn StepEffects>,
 }
 
 /// How an attempt ended.
@@ -101,8 +101,9 @@ impl Sandbox {
         store.data_mut().role = Role::Step(StepGuest {
             attempt: request.attempt,
             idempotency_key: request.idempotency_key,
-            streams: request.streams,
+            effects: request.effects,
             written: HashMap::new(),
+            emitted: HashMap::new(),
         });
         let returned = async {
             let instance = match made {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Emitted, Ending, HookRef,
     HookState, NewPart, NewRun, OnConflict, Owner, Park, Part, PartOutcome, Result, Settled, Settlement,
-    StartDelivery, StoreError, TOMBSTONE_MS, Waits, Written,
+    StartDelivery, StoreError, TOMBSTONE_MS, Waits, Written, parts_document,
 };
 use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{
@@ -627,7 +627,7 @@ pub fn emit_entry(emit: NewEmit, parts: std::result::Result<Vec<Part>, Failure>)
     match parts {
         Ok(parts) => {
             let runs = parts.iter().filter_map(Part::run).cloned().collect();
-            let body = serde_json::json!({ "parts": parts }).to_string();
+            let body = parts_document(&parts);
             (
                 Event::Emitted {
                     call,

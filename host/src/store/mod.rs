@@ -286,6 +286,11 @@ pub struct Part {
     pub outcome: PartOutcome,
 }
 
+/// What an event came to, as guests are told.
+pub fn parts_document(parts: &[Part]) -> String {
+    serde_json::json!({ "parts": parts }).to_string()
+}
+
 impl Part {
     /// The run that holds its token.
     pub fn owner(&self) -> Option<&Owner> {

@@ -1,7 +1,7 @@
 //! Workflows that events start.
 
-use onemark_sdk::emit;
 use onemark_sdk::prelude::*;
+use onemark_sdk::{EmittedRun, emit};
 use serde_json::{Value, json};
 
 /// Takes the whole payload.
@@ -38,8 +38,7 @@ async fn emits(events: Vec<(String, Value)>) -> WorkflowResult<Vec<Value>> {
     for (name, payload) in events {
         outcomes.push(match emit(&name, &payload).await {
             Ok(runs) => {
-                let run =
-                    |run: onemark_sdk::EmittedRun| json!([run.workflow, run.started, run.owner, run.refused]);
+                let run = |run: EmittedRun| json!([run.workflow, run.started, run.owner, run.refused]);
                 runs.into_iter().map(run).collect()
             }
             Err(failure) => json!(failure.kind.as_str()),
@@ -48,17 +47,65 @@ async fn emits(events: Vec<(String, Value)>) -> WorkflowResult<Vec<Value>> {
     Ok(outcomes)
 }
 
-#[step]
-async fn emits_inside() -> Result<String, StepFailed> {
-    let failure = emit("order.paid", &json!({}))
-        .await
-        .expect_err("a step emits nothing");
-    Ok(failure.to_string())
+/// Emits two events in every attempt, and another one in the last.
+#[step(retries = 2, backoff = "1ms")]
+async fn emits_inside(id: &str) -> Result<Vec<Value>, StepFailed> {
+    let last = step_info().attempt == 3;
+    let mut outcomes = Vec::new();
+    for n in 0..if last { 3 } else { 2 } {
+        let emitted = emit("order.paid", &json!({ "id": format!("{id}-{n}") })).await;
+        outcomes.push(outcome(emitted.map_err(StepFailed::retry)?));
+    }
+    if !last {
+        return Err(StepFailed::retry("another attempt"));
+    }
+    Ok(outcomes)
+}
+
+fn outcome(emitted: Vec<EmittedRun>) -> Value {
+    let runs = emitted
+        .into_iter()
+        .map(|part| json!([part.workflow, part.started]));
+    runs.collect()
 }
 
 #[workflow]
-async fn emits_in_a_step() -> WorkflowResult<String> {
-    Ok(emits_inside().await?)
+async fn emits_in_a_step(id: String) -> WorkflowResult<Vec<Value>> {
+    Ok(emits_inside(&id).await?)
+}
+
+#[workflow]
+async fn emits_in_a_closure(id: String) -> WorkflowResult<Value> {
+    let tell = async || {
+        let emitted = emit("order.paid", &json!({ "id": id })).await;
+        emitted.map(outcome).map_err(StepFailed::fatal)
+    };
+    Ok(step("tell", tell).await?)
+}
+
+/// Emits something else in its second attempt, and then a name and a payload that are no good.
+#[step(retries = 1, backoff = "1ms")]
+async fn changes_its_mind() -> Result<Vec<String>, StepFailed> {
+    let attempt = step_info().attempt;
+    let emitted = emit("order.paid", &json!({ "id": format!("m{attempt}") })).await;
+    if attempt == 1 {
+        return Err(StepFailed::retry("another attempt"));
+    }
+    let failures = [
+        emitted.err(),
+        emit("", &json!({})).await.err(),
+        emit("a\nb", &json!({})).await.err(),
+    ];
+    Ok(failures
+        .into_iter()
+        .flatten()
+        .map(|failure| failure.to_string())
+        .collect())
+}
+
+#[workflow]
+async fn emits_one_thing_and_then_another() -> WorkflowResult<Vec<String>> {
+    Ok(changes_its_mind().await?)
 }
 
 /// Told of orders by a shop: the first starts it, others go to it while it waits.

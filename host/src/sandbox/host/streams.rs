@@ -11,7 +11,7 @@ impl Host for Guest {
             Some(step) => match check_chunk(&name, &chunk) {
                 Ok(stream) => {
                     let number = step.written.get(&stream).copied().unwrap_or(0);
-                    let written = step.streams.write(&stream, number, chunk.into()).await;
+                    let written = step.effects.write(&stream, number, chunk.into()).await;
                     let written = written.map_err(Stopped)?;
                     if written.is_ok() {
                         step.written.insert(stream, number + 1);
