@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use onemark::clock::ManualClock;
 use onemark::engine::{EngineConfig, Error};
-use onemark::ids::RunId;
+use onemark::ids::{RunId, StreamName};
 use onemark::journal::RunStatus;
 use onemark::store::RunFilter;
 use onemark_tests::{Asked, Refuse, Service, StoreKind, TestHost, example, json_of};
 use serde_json::{Value, json};
 
+use crate::api::Server;
 use crate::crash::{Supervisor, finished};
+use crate::webhooks::{call, signature};
 
 /// A host with this example deployed, whose steps reach the service.
 async fn host(name: &str, service: &Service) -> TestHost {
@@ -488,4 +490,266 @@ async fn a_newsletter_reaches_each_reader_once_and_lists_who_it_did_not_reach() 
     assert_eq!(seen.lock().unwrap().len(), 57, "one for each key");
     assert!(mail.most_at_once() <= 10, "{}", mail.most_at_once());
     host.agrees(&run).await;
+}
+
+/// What the warehouse has picked and sent, by order.
+#[derive(Default)]
+struct Warehouse {
+    picked: BTreeSet<String>,
+    parcels: BTreeMap<String, Value>,
+}
+
+async fn warehouse() -> (Service, Arc<Mutex<Warehouse>>) {
+    let (goods, seen) = shared::<Warehouse>();
+    let service = Service::start(move |asked| {
+        let mut goods = goods.lock().unwrap();
+        let line = asked.line();
+        let order = line.rsplit('/').next().unwrap_or_default().to_owned();
+        match asked.method.as_str() {
+            "PUT" => goods.picked.insert(order),
+            "DELETE" => goods.picked.remove(&order),
+            _ => {
+                let number = format!("parcel-{}", goods.parcels.len() + 1);
+                let parcel = goods.parcels.entry(asked.key.clone());
+                return (200, parcel.or_insert(json!(number)).clone());
+            }
+        };
+        (200, Value::Null)
+    });
+    (service.await, seen)
+}
+
+/// The shop says so: status and body of the answer.
+async fn shop_says(server: &Server, id: &str, body: &Value) -> (u16, Value) {
+    let body = body.to_string();
+    let signature = format!("sha256={}", signature(&[&body]));
+    let headers = [("x-signature", signature.as_str()), ("idempotency-key", id)];
+    let answer = call(server, "shop", &body, &headers).await;
+    (answer.status.as_u16(), answer.json)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_is_paid_twice_is_sent_once() {
+    let (warehouse, goods) = warehouse().await;
+    let server = Server::over(host_with_clock("fulfillment", &warehouse).await).await;
+    let paid = json!({ "order": { "id": "42" }, "what": "paid", "warehouse": warehouse.url() });
+    let (status, first) = shop_says(&server, "1", &paid).await;
+    assert_eq!((status, &first["started"]), (200, &json!(true)), "{first}");
+    // The answer got lost: the very same again. Then the same under another id, before the hour is over.
+    assert_eq!(shop_says(&server, "1", &paid).await, (200, first.clone()));
+    let (status, other) = shop_says(&server, "2", &paid).await;
+    assert_eq!((status, &other["run_id"]), (200, &first["run_id"]));
+    assert_eq!(shop_says(&server, "2", &paid).await, (200, other));
+
+    warehouse.lose("POST /parcels");
+    let run = RunId::new(first["run_id"].as_str().unwrap()).unwrap();
+    let waits =
+        |info: &onemark::store::RunInfo| info.wake_at.is_some() && info.status == RunStatus::Suspended;
+    server.host.until(&run, waits).await;
+    server.host.advance(Duration::from_secs(60 * 60));
+    // The time of the next attempt of the step whose answer got lost.
+    let output = loop {
+        server.host.advance(Duration::from_secs(1));
+        let info = server.host.engine.run(&run).await.unwrap();
+        if info.status.is_terminal() {
+            break server.host.output(&run).await;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(output, "sent as parcel-1");
+    let (status, late) = shop_says(&server, "3", &paid).await;
+    assert_eq!((status, &late["ended"]), (200, &json!(true)), "{late}");
+    assert_eq!(server.host.everything().await.len(), 1);
+    {
+        let goods = goods.lock().unwrap();
+        assert_eq!(goods.picked, BTreeSet::from(["42".to_owned()]));
+        assert_eq!(
+            goods.parcels,
+            BTreeMap::from([("parcel:42".to_owned(), json!("parcel-1"))])
+        );
+    }
+    server.host.agrees(&run).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_is_called_off_in_time_is_not_sent() {
+    let (warehouse, goods) = warehouse().await;
+    let server = Server::over(host_with_clock("fulfillment", &warehouse).await).await;
+    let say = |id: &'static str, order: &str, what: &str| {
+        let body = json!({ "order": { "id": order }, "what": what, "warehouse": warehouse.url() });
+        let server = &server;
+        async move { shop_says(server, id, &body).await.1 }
+    };
+    let paid = say("1", "7", "paid").await;
+    let off = say("2", "7", "called_off").await;
+    assert_eq!(off["run_id"], paid["run_id"]);
+    let run = RunId::new(paid["run_id"].as_str().unwrap()).unwrap();
+    assert_eq!(server.host.output(&run).await, "called off");
+    // The other way round, as webhooks come.
+    let off = say("3", "8", "called_off").await;
+    let run = RunId::new(off["run_id"].as_str().unwrap()).unwrap();
+    assert_eq!(server.host.output(&run).await, "called off before it was paid");
+    assert_eq!(say("4", "8", "paid").await["ended"], true);
+    let goods = goods.lock().unwrap();
+    assert!(goods.picked.is_empty() && goods.parcels.is_empty());
+}
+
+/// The component of an example that has an address in its source, with another one of the same length.
+fn example_at(name: &str, address: &str) -> Arc<[u8]> {
+    const WRITTEN: &[u8] = b"127.0.0.1:19000";
+    assert_eq!(address.len(), WRITTEN.len());
+    let mut bytes = example(name).to_vec();
+    let found: Vec<_> = (0..bytes.len() - WRITTEN.len())
+        .filter(|at| bytes[*at..].starts_with(WRITTEN))
+        .collect();
+    assert!(!found.is_empty(), "the source names its address");
+    for at in found {
+        bytes[at..at + WRITTEN.len()].copy_from_slice(address.as_bytes());
+    }
+    bytes.into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_for_each_monday_also_of_those_without_a_host() {
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+    let (reports, seen) = shared::<BTreeMap<String, Value>>();
+    let office = Service::start(move |asked| match asked.line().split_once("/reports/") {
+        Some((_, slot)) => {
+            reports
+                .lock()
+                .unwrap()
+                .insert(slot.to_owned(), asked.body.clone());
+            (200, Value::Null)
+        }
+        None => (200, json!([1_200, 350])),
+    });
+    let office = office.await;
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000));
+    let http = [office.authority()];
+    let host = TestHost::with(StoreKind::Sqlite, EngineConfig::default(), Some(clock), &http).await;
+    let component = example_at("cron-report", &office.authority());
+    host.engine.deploy("cron-report", component).await.unwrap();
+
+    let reported = async |mondays: &[&str]| {
+        loop {
+            let slots: Vec<_> = seen.lock().unwrap().keys().cloned().collect();
+            if slots.len() >= mondays.len() {
+                break assert_eq!(slots, mondays);
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let mondays = [
+        "2027-01-18T05:00:00Z",
+        "2027-01-25T05:00:00Z",
+        "2027-02-01T05:00:00Z",
+    ];
+    host.advance(WEEK / 2);
+    reported(&mondays[..1]).await;
+    host.engine.shutdown().await;
+    host.advance(2 * WEEK);
+    let host = host.restart().await;
+    reported(&mondays).await;
+    let host = host.restart().await;
+    let runs = host.everything().await;
+    assert_eq!(runs.len(), 3, "one for each slot");
+    for (run, ..) in &runs {
+        assert_eq!(host.output(&run.id).await["cents"], 1_550);
+    }
+    let asked = office.asked();
+    let filed = asked.iter().filter(|asked| asked.method == "PUT").count();
+    assert_eq!(filed, 3);
+}
+
+/// A model that looks up whatever is asked of it, and charges for each key once.
+async fn model() -> (Service, Arc<Mutex<BTreeMap<String, Value>>>) {
+    let (paid, seen) = shared::<BTreeMap<String, Value>>();
+    let service = Service::start(move |asked| {
+        if asked.method == "GET" {
+            return (200, json!("in Kassel"));
+        }
+        let turns = asked.body.as_array().unwrap();
+        let last = turns.last().unwrap();
+        let thought = match (last["who"].as_str(), last["text"].as_str()) {
+            (Some("user"), Some(text)) if text.ends_with('?') => json!({ "look": "parcel" }),
+            (Some("user"), Some(text)) => json!({ "say": format!("you said {text}") }),
+            _ => json!({ "say": "it is in Kassel" }),
+        };
+        let known = paid
+            .lock()
+            .unwrap()
+            .entry(asked.key.clone())
+            .or_insert(thought)
+            .clone();
+        (200, known)
+    });
+    (service.await, seen)
+}
+
+async fn chunks(host: &TestHost, run: &RunId, stream: &str) -> Vec<String> {
+    let stream = StreamName::new(stream).unwrap();
+    let chunks = host.engine.chunks(run, &stream, 0, 1_000).await.unwrap();
+    let text = |chunk: &onemark::store::Chunk| serde_json::from_str(&chunk.chunk).unwrap();
+    chunks.iter().map(text).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_goes_on_through_restarts_and_no_answer_is_paid_for_twice() {
+    let (model, paid) = model().await;
+    let host = host("agent-loop", &model).await;
+    let run = host
+        .start("agent_loop", json!({ "chat": "ada", "model": model.url() }))
+        .await;
+    model.withhold("POST /think");
+    host.deliver("chat:ada", json!({ "text": "hello" }))
+        .await
+        .unwrap();
+    model.reached("POST /think", 1).await;
+    // Cut off while it thinks, and more is said meanwhile.
+    host.deliver("chat:ada", json!({ "text": "where?" }))
+        .await
+        .unwrap();
+    let host = host.restart().await;
+    let answered = async |host: &TestHost, run: &RunId, n: usize| {
+        loop {
+            let answers = chunks(host, run, "answers").await;
+            if answers.len() >= n {
+                break answers;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    assert_eq!(
+        answered(&host, &run, 2).await,
+        ["you said hello", "it is in Kassel"]
+    );
+    let words = chunks(&host, &run, "words").await;
+    assert_eq!(words.concat(), "you said helloit is in Kassel");
+    host.agrees(&run).await;
+
+    // Up to forty turns, of which the question took four and its answer was looked up; and one more message.
+    for n in 2..=20 {
+        host.deliver("chat:ada", json!({ "text": format!("{n}") }))
+            .await
+            .unwrap();
+    }
+    let next = loop {
+        let hook = host.hook("chat:ada").await.unwrap();
+        if hook.run_id != run {
+            break hook.run_id;
+        }
+        tokio::task::yield_now().await;
+    };
+    let before = answered(&host, &run, 20).await;
+    let after = answered(&host, &next, 1).await;
+    assert_eq!(before.last().unwrap(), "you said 19");
+    assert_eq!(after, ["you said 20"]);
+    let asked: Vec<_> = model
+        .asked()
+        .into_iter()
+        .filter(|it| it.method == "POST")
+        .collect();
+    let paid = paid.lock().unwrap();
+    // Each answer, the question twice since it looked something up; the one that was cut off was asked for again.
+    assert_eq!((paid.len(), asked.len()), (22, 23));
 }

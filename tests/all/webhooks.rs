@@ -10,7 +10,7 @@ use sha2::Sha256;
 use crate::api::{Answer, Server, send};
 
 /// Hexadecimal, as services write it.
-fn signature(parts: &[&str]) -> String {
+pub fn signature(parts: &[&str]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(b"s3cret").unwrap();
     parts.iter().for_each(|part| mac.update(part.as_bytes()));
     mac.finalize()
@@ -20,7 +20,7 @@ fn signature(parts: &[&str]) -> String {
         .collect()
 }
 
-async fn call(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
+pub async fn call(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
     let request = server
         .request("POST", &format!("/webhooks/{path}"))
         .body(body.to_owned());
