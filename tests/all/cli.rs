@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use onemark_tests::{onemark_bin, programs, variant};
+use onemark_tests::{onemark_bin, programs, scheduled, variant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -831,4 +831,74 @@ fn streams_are_listed_printed_and_followed() {
         .run(&["runs", "stream", "nobody", "echo", "--follow"])
         .ends_with(1)
         .says("no run `nobody`");
+}
+
+#[test]
+fn events_and_schedules_by_command() {
+    let served = Served::with_programs();
+    let emitted = served
+        .run(&["emit", "order.paid", r#"{"id":"7","note":"wait"}"#, "--id", "e1"])
+        .ends_with(0);
+    let lines: Vec<_> = emitted.stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "{}", emitted.stdout);
+    assert!(
+        lines[2].contains("programs/ships") && lines[2].contains("started "),
+        "{}",
+        emitted.stdout
+    );
+    let again = served
+        .run(&["emit", "order.paid", r#"{"id":"7","note":"wait"}"#, "--id", "e1"])
+        .ends_with(0);
+    assert_eq!(again.stdout, emitted.stdout);
+    let other = served
+        .run(&["emit", "order.paid", r#"{"id":"7"}"#, "-o", "json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(other["runs"][1]["conflict"]["token"], "ship:7");
+    let told = served.run(&["emit", "order.paid", r#"{"id":"7"}"#]).ends_with(0);
+    assert!(
+        told.stdout.contains("`ship:7` is held by run "),
+        "{}",
+        told.stdout
+    );
+    served
+        .run(&["emit", "nobody.waits", "1"])
+        .ends_with(0)
+        .says("no workflow waits for this event");
+    served.run(&["emit", "order.paid", "{"]).ends_with(1);
+    served
+        .run(&["emit", "order.paid", r#"{"id":"8"}"#, "--id", "e1"])
+        .ends_with(1)
+        .says("key");
+
+    let none = served.run(&["schedules", "list"]).ends_with(0);
+    assert_eq!(none.stdout.lines().count(), 1, "{}", none.stdout);
+    let file = served.file("scheduled.wasm", &scheduled());
+    served.run(&["deploy", &file]).ends_with(0);
+    let listed = served.run(&["schedules", "list"]).ends_with(0);
+    let lines: Vec<_> = listed.stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "{}", listed.stdout);
+    assert!(
+        lines[3].contains("0 9 * * 1-5") && lines[3].contains("Europe/Berlin"),
+        "{}",
+        listed.stdout
+    );
+    let range = ["--from", "2020-01-01T00:00:00Z", "--to", "2020-01-01T01:00:00Z"];
+    let backfill = [&["schedules", "backfill", "scheduled/each_hour"][..], &range].concat();
+    let first = served.run(&backfill).ends_with(0);
+    assert_eq!(first.stdout.lines().count(), 3, "{}", first.stdout);
+    let again = served.run(&backfill).ends_with(0);
+    assert_eq!(again.stdout.matches("was there").count(), 2, "{}", again.stdout);
+    let unknown = [&["schedules", "backfill", "each_minute"][..], &range].concat();
+    served.run(&unknown).ends_with(1).says("each_minute");
+    let wrong = [
+        "schedules",
+        "backfill",
+        "scheduled/each_hour",
+        "--from",
+        "monday",
+        "--to",
+        "tuesday",
+    ];
+    served.run(&wrong).ends_with(1).says("from");
 }

@@ -13,6 +13,7 @@ on_each_store!(
     e10_a_held_token_keeps_a_slot_from_starting,
     e10_a_backfill_gives_a_run_to_slots_that_had_none,
     e10_a_schedule_ends_with_its_deployment,
+    e10_a_schedule_that_cannot_be_read_is_not_deployed,
 );
 
 /// 2027-01-15 08:00:00 UTC, a Friday: where the clock of these tests begins.
@@ -159,5 +160,41 @@ async fn e10_a_schedule_ends_with_its_deployment(kind: StoreKind) {
     assert_eq!(
         outputs(&host, "each_hour", 1).await,
         [json!("2027-01-15T11:00:00Z")]
+    );
+}
+
+/// The component as if its source said something else of the same length.
+fn scheduled_with(written: &str, instead: &str) -> Vec<u8> {
+    assert_eq!(written.len(), instead.len());
+    let mut bytes = scheduled().to_vec();
+    let found = (0..bytes.len() - written.len()).filter(|at| bytes[*at..].starts_with(written.as_bytes()));
+    let found: Vec<_> = found.collect();
+    assert!(!found.is_empty(), "the source says `{written}`");
+    for at in found {
+        bytes[at..at + written.len()].copy_from_slice(instead.as_bytes());
+    }
+    bytes
+}
+
+async fn e10_a_schedule_that_cannot_be_read_is_not_deployed(kind: StoreKind) {
+    let host = scheduled_host(kind).await;
+    let before = host.engine.schedules().await.unwrap();
+    for (written, instead, says) in [
+        ("0 9 * * 1-5", "0 9 * * 1-9", "0 9 * * 1-9"),
+        ("0 9 * * 1-5", "0 9 31 2 *1", "0 9 31 2 *1"),
+        ("0 9 * * 1-5", "0 9 30 2 * ", "never"),
+        ("Europe/Berlin", "Europe/Berlim", "Europe/Berlim"),
+    ] {
+        let component = scheduled_with(written, instead);
+        let refused = host.engine.deploy("scheduled", component.into()).await;
+        let Err(Error::Component(error)) = refused else {
+            panic!("{instead}: {refused:?}");
+        };
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert_eq!(
+        host.engine.schedules().await.unwrap(),
+        before,
+        "the old one goes on"
     );
 }
