@@ -69,6 +69,13 @@ async fn relay() -> WorkflowResult<u64> {
     Ok(count)
 }
 
+/// Sleeps so long.
+#[workflow]
+async fn sleeps(ms: u64) -> WorkflowResult<()> {
+    sleep(Duration::from_millis(ms)).await?;
+    Ok(())
+}
+
 /// Waits for a payload.
 #[workflow]
 async fn waits() -> WorkflowResult<()> {

@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Plan;
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock};
 use crate::engine::{ConflictPolicy, DeliverRequest, Engine, EngineConfig, StartHook, StartRequest};
 use crate::ids::{HookToken, RunId, Tags};
 use crate::journal::{RunStatus, Timestamp};
 use crate::sandbox::{Component, Sandbox, SandboxConfig};
-use crate::store::{SqliteOptions, SqliteStore};
+use crate::store::{OpenError, RunFilter, SqliteOptions, SqliteStore};
 
 /// Longer than any scenario should take.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -24,18 +24,23 @@ pub struct Lab {
     pub sandbox: Sandbox,
     pub component: Component,
     folder: TempDir,
+    config: EngineConfig,
+    clock: Arc<dyn Clock>,
 }
 
 impl Lab {
     pub async fn open(plan: &Plan, config: EngineConfig) -> Result<Self> {
+        Self::with_clock(plan, config, Arc::new(SystemClock)).await
+    }
+
+    pub async fn with_clock(plan: &Plan, config: EngineConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let folder = TempDir::new_in(&plan.folder).context("no folder for the database")?;
         let store = SqliteStore::open(folder.path().join("bench.db"), SqliteOptions::default())?;
         let sandbox = Sandbox::new(SandboxConfig::default())?;
         let bytes: Arc<[u8]> = std::fs::read(&plan.component)
             .with_context(|| format!("{} cannot be read", plan.component.display()))?
             .into();
-        let clock = Arc::new(SystemClock);
-        let engine = Engine::open(Arc::new(store), sandbox.clone(), clock, config).await?;
+        let engine = Engine::open(Arc::new(store), sandbox.clone(), clock.clone(), config.clone()).await?;
         engine.deploy("bench", bytes.clone()).await?;
         let component = engine.load(bytes).await?;
         Ok(Self {
@@ -43,7 +48,30 @@ impl Lab {
             sandbox,
             component,
             folder,
+            config,
+            clock,
         })
+    }
+
+    /// Another host on the same database, and how long it takes from the opening of the file until it answers.
+    pub async fn restart(mut self) -> Result<(Self, Duration)> {
+        let path = self.database();
+        self.engine.shutdown().await;
+        drop(self.engine);
+        let (store, began) = loop {
+            let began = Instant::now();
+            match SqliteStore::open(&path, SqliteOptions::default()) {
+                Ok(store) => break (store, began),
+                // Whoever still holds the engine is about to notice.
+                Err(OpenError::InUse { .. }) => tokio::task::yield_now().await,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let (clock, config) = (self.clock.clone(), self.config.clone());
+        self.engine = Engine::open(Arc::new(store), self.sandbox.clone(), clock, config).await?;
+        self.engine.runs(RunFilter::default()).await?;
+        let took = began.elapsed();
+        Ok((self, took))
     }
 
     pub fn database(&self) -> PathBuf {

@@ -14,6 +14,7 @@ use super::bare::{self, ROWS_PER_STEP};
 use super::lab::Lab;
 use super::{Figure, Plan};
 use crate::api::{self, ServerConfig};
+use crate::clock::ManualClock;
 use crate::engine::{EngineConfig, Verdict, verify};
 use crate::ids::RunId;
 use crate::journal::RunStatus;
@@ -38,10 +39,12 @@ pub enum Scenario {
     Replay,
     /// Memory of runs that wait.
     Suspended,
+    /// Many runs that sleep: memory, a restart, and waking many at once.
+    Sleeping,
 }
 
 impl Scenario {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Seq,
         Self::Closures,
         Self::Fanout,
@@ -50,6 +53,7 @@ impl Scenario {
         Self::Deliver,
         Self::Replay,
         Self::Suspended,
+        Self::Sleeping,
     ];
 
     fn figure(
@@ -81,6 +85,7 @@ pub async fn measure(scenario: Scenario, plan: &Plan) -> Result<Vec<Figure>> {
         Scenario::Deliver => deliver(plan).await,
         Scenario::Replay => replay(plan).await,
         Scenario::Suspended => suspended(plan).await,
+        Scenario::Sleeping => sleeping(plan).await,
     }
 }
 
@@ -295,11 +300,48 @@ async fn starts(plan: &Plan) -> Result<Vec<Figure>> {
         micros(row),
         cores()
     );
+    let token = with_token(&lab, &server, clients, total / 5).await?;
     let total = total as f64;
     Ok(vec![
         Scenario::Starts.figure("completed", total / done, "runs/s", Some(bare), note),
         Scenario::Starts.figure("acknowledged", total / acked, "runs/s", None, String::new()),
+        token,
     ])
+}
+
+/// Starts that claim a token beside starts that claim none.
+async fn with_token(lab: &Lab, server: &Server, clients: usize, each: u64) -> Result<Figure> {
+    const ROUNDS: u64 = 5;
+    let plain = |client: &reqwest::Client, url: &str, n: u64| {
+        let body = json!({ "workflow": "one_step", "input": { "n": n } });
+        client.post(format!("{url}/v1/runs")).json(&body)
+    };
+    let (mut without, mut with) = (0.0, 0.0);
+    // In turn, since these machines drift.
+    for round in 0..ROUNDS {
+        let began = Instant::now();
+        server.load(clients, each, plain, run_id).await?;
+        lab.engine.idle().await;
+        without += began.elapsed().as_secs_f64();
+
+        let keyed = move |client: &reqwest::Client, url: &str, n: u64| {
+            let body = json!({ "workflow": "one_step_keyed", "input": { "id": format!("{round}:{n}") } });
+            client.post(format!("{url}/v1/runs")).json(&body)
+        };
+        let began = Instant::now();
+        server.load(clients, each, keyed, run_id).await?;
+        lab.engine.idle().await;
+        with += began.elapsed().as_secs_f64();
+    }
+    let total = (ROUNDS * each) as f64;
+    let note = format!("bare: {total:.0} starts without a token, in turn with these");
+    Ok(Scenario::Starts.figure(
+        "with a token",
+        total / with,
+        "runs/s",
+        Some(total / without),
+        note,
+    ))
 }
 
 async fn duplicates(plan: &Plan) -> Result<Vec<Figure>> {
@@ -466,6 +508,65 @@ async fn suspended(plan: &Plan) -> Result<Vec<Figure>> {
     let value = grown as f64 / f64::from(1 << 20);
     Ok(vec![
         Scenario::Suspended.figure("memory", value, "MiB", None, note),
+    ])
+}
+
+async fn sleeping(plan: &Plan) -> Result<Vec<Figure>> {
+    const DUE: u64 = 10_000;
+    const NAP: Duration = Duration::from_secs(60 * 60);
+    let config = EngineConfig {
+        idle: Duration::from_millis(100),
+        ..EngineConfig::default()
+    };
+    let runs = plan.count.unwrap_or(100_000).max(DUE);
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000));
+    let lab = Lab::with_clock(plan, config, clock.clone()).await?;
+    let mut due = Vec::new();
+    for n in 0..runs {
+        let nap = if n < DUE { NAP } else { 100 * NAP };
+        let input = json!({ "ms": nap.as_millis() as u64 });
+        let run = lab.start("sleeps", input, None).await?;
+        due.extend((n < DUE).then_some(run));
+    }
+    lab.engine.idle().await;
+    let memory = resident_bytes()? as f64 / f64::from(1 << 20);
+    let (lab, ready) = lab.restart().await?;
+
+    let began = Instant::now();
+    clock.advance(NAP);
+    for run in &due {
+        lab.completed(run).await?;
+    }
+    let woken = DUE as f64 / began.elapsed().as_secs_f64();
+    let server = Server::start(&lab).await?;
+    let start = |client: &reqwest::Client, url: &str, n: u64| {
+        let body = json!({ "workflow": "one_step", "input": { "n": n } });
+        client.post(format!("{url}/v1/runs")).json(&body)
+    };
+    let began = Instant::now();
+    server.load(plan.clients, DUE, start, run_id).await?;
+    lab.engine.idle().await;
+    let started = DUE as f64 / began.elapsed().as_secs_f64();
+    let figure = |what, value, unit, bare, note: &str| {
+        Scenario::Sleeping.figure(what, value, unit, bare, note.to_owned())
+    };
+    let of = format!("{runs} runs sleep; all of this process");
+    Ok(vec![
+        figure("memory", memory, "MiB", None, &of),
+        figure(
+            "restart",
+            ready.as_secs_f64() * 1e3,
+            "ms",
+            None,
+            "until requests are answered",
+        ),
+        figure(
+            "wake-ups",
+            woken,
+            "runs/s",
+            Some(started),
+            "10000 due at once, until they are completed; bare: starts over HTTP beside these sleepers",
+        ),
     ])
 }
 
