@@ -832,3 +832,51 @@ fn streams_are_listed_printed_and_followed() {
         .ends_with(1)
         .says("no run `nobody`");
 }
+
+#[test]
+fn logs_are_printed_and_followed_and_no_terminal_obeys_them() {
+    let served = Served::with_programs();
+    let start = ["start", "says_what_comes", r#"{"token":"say"}"#, "--id", "s"];
+    served.run(&start).ends_with(0);
+    let following = [
+        "runs",
+        "logs",
+        "s",
+        "--follow",
+        "--level",
+        "info",
+        "--url",
+        &served.url,
+    ];
+    let following = onemark(&following)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    for word in [r#""a""#, r#""end""#] {
+        served.run(&["deliver", "say", word]).ends_with(0);
+    }
+    let followed = following.wait_with_output().expect("it ends with the run");
+    let printed = Ran::from(followed).ends_with(0).stdout;
+    let ends: Vec<_> = printed
+        .lines()
+        .map(|line| line.split_once("Z  ").unwrap().1)
+        .collect();
+    assert_eq!(ends, ["info   workflow  a", "info   workflow  end"]);
+
+    let whole = served.run(&["runs", "logs", "s", "--from", "2", "-o", "json"]);
+    assert_eq!(whole.ends_with(0).json()["text"], "end");
+    served
+        .run(&["runs", "logs", "nobody"])
+        .ends_with(1)
+        .says("no run `nobody`");
+    served.run(&["runs", "logs", "s", "--level", "loud"]).ends_with(2);
+
+    served
+        .run(&["start", "writes_hostile_lines", "{}", "--id", "h", "--wait"])
+        .ends_with(0);
+    let printed = served.run(&["runs", "logs", "h"]).ends_with(0).stdout;
+    let obeyed = |c: char| c.is_control() && c != '\n';
+    assert!(!printed.contains(obeyed), "{printed:?}");
+    assert_eq!(printed.lines().count(), 3, "{printed}");
+    assert!(printed.contains("warn   step 0.1  no end"), "{printed}");
+}

@@ -8,6 +8,7 @@ mod events;
 mod extract;
 mod health;
 mod hooks;
+mod logs;
 mod router;
 mod runs;
 mod schedules;

@@ -9,7 +9,7 @@ use axum::routing::{get, post, put};
 
 use super::error::ApiError;
 use super::extract::BodyTimeout;
-use super::{components, events, health, hooks, runs, schedules, streams};
+use super::{components, events, health, hooks, logs, runs, schedules, streams};
 use crate::engine::Engine;
 use crate::sandbox::MAX_COMPONENT_BYTES;
 
@@ -50,6 +50,7 @@ pub fn router(engine: Engine, body_timeout: Duration) -> Router {
         .route("/v1/runs/{id}/terminate", post(runs::terminate))
         .route("/v1/runs/{id}/resolve", post(runs::resolve))
         .route("/v1/runs/{id}/retry", post(runs::retry))
+        .route("/v1/runs/{id}/logs", get(logs::read))
         .route("/v1/runs/{id}/streams", get(streams::list))
         .route("/v1/runs/{id}/streams/{name}", get(streams::read))
         .route("/v1/runs/{id}/upgrade", post(runs::upgrade))

@@ -10,6 +10,7 @@ mod deploy;
 mod emit;
 mod hooks;
 mod journal;
+mod logs;
 mod output;
 mod replay;
 mod rerun;

@@ -13,6 +13,7 @@ mod error;
 mod events;
 mod held;
 mod hooks;
+mod logs;
 mod registry;
 mod replay;
 mod rerun;
@@ -39,6 +40,7 @@ use registry::Registry;
 use sequence::Ahead;
 
 pub use error::{Error, Result};
+pub use logs::{FollowedLogs, FollowingLogs};
 pub use replay::verify;
 pub use request::{
     Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, EmitReceipt, EmitRequest,
@@ -97,6 +99,8 @@ struct Inner {
     attempts: Arc<Semaphore>,
     backlog: Backlog,
     ahead: Ahead,
+    /// Of log lines that wait for a commit.
+    log_bytes: logs::Waiting,
     /// When the next slot of a schedule comes, or when to look for one.
     next_slot: Mutex<Option<Timestamp>>,
     /// Why the engine stopped for good; see [`Engine::failed`].
@@ -121,6 +125,7 @@ impl Engine {
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
             backlog: Backlog::new(),
             ahead: Ahead::new(),
+            log_bytes: logs::Waiting::default(),
             next_slot: Mutex::new(Some(0)),
             failure: watch::Sender::new(None),
             store,

@@ -27,7 +27,7 @@ pub use closure::ClosureRequest;
 pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use grants::{HttpGrant, HttpGrantError};
 pub use json::{JsonError, read_json};
-pub use logs::{LogLevel, LogSink, NoLogs};
+pub use logs::{Line, LogSink, NoLogs};
 pub use manifest::{Manifest, ManifestError, StepManifest, WorkflowManifest};
 pub use runtime::{Sandbox, SandboxConfig, SandboxError};
 pub use schedule::{CatchUp, Schedule, ScheduleError, ScheduleSpec, slot_text};

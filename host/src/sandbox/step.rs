@@ -10,7 +10,7 @@ use super::bindings::Workflow;
 use super::component::Component;
 use super::guest::{Guest, Role, StepGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
-use super::logs::{GuestLog, LogSink};
+use super::logs::{GuestLog, LogSink, NoLogs};
 use super::runtime::Sandbox;
 use super::streams::StreamSink;
 use super::trap::Trap;
@@ -68,9 +68,8 @@ impl Sandbox {
         &self,
         component: &Component,
         limits: &Limits,
-        logs: Arc<dyn LogSink>,
     ) -> wasmtime::Result<StepInstance> {
-        let mut store = self.step_store(limits, logs);
+        let mut store = self.step_store(limits, Arc::new(NoLogs));
         let guest = instantiate(component, limits, &mut store).await?;
         Ok(StepInstance { store, guest })
     }
@@ -95,7 +94,10 @@ impl Sandbox {
     ) -> (AttemptEnd, SpentInstance) {
         let limits = &request.limits;
         let (mut store, made) = match fresh {
-            Some(StepInstance { store, guest }) => (store, Some(guest)),
+            Some(StepInstance { store, guest }) => {
+                store.data().logs.set_sink(request.logs);
+                (store, Some(guest))
+            }
             None => (self.step_store(limits, request.logs), None),
         };
         store.data_mut().role = Role::Step(StepGuest {
