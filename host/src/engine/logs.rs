@@ -320,7 +320,7 @@ mod tests {
         }
         let held = waiting.load(Ordering::Relaxed);
         assert!(held <= MAX_BYTES && held > MAX_BYTES - 10_000, "{held}");
-        let taken: Vec<_> = logs.iter().map(|log| log.take()).collect();
+        let taken: Vec<_> = logs.iter().map(RunLog::take).collect();
         for Taken { batch, bytes, .. } in &taken {
             assert!(*bytes <= MAX_RUN_BYTES);
             // Five were known from before.
