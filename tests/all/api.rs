@@ -1410,6 +1410,33 @@ async fn logs_are_read_by_page_and_followed_from_an_index() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn blobs_are_fetched_by_digest() {
+    let server = Server::new().await;
+    let run = server
+        .start("hands_blobs_on", json!({ "text": "large" }), "blobs")
+        .await;
+    let result = server.get(&format!("/v1/runs/{run}/result?wait=60s")).await.json;
+    let digest = result["output"][1]["digest"].as_str().expect("a digest");
+    let response = server
+        .request("GET", &format!("/v1/blobs/{digest}"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["content-type"], "application/octet-stream");
+    assert_eq!(response.headers()["content-length"], "15");
+    assert_eq!(response.text().await.unwrap(), "large and large");
+    let unknown = server.get(&format!("/v1/blobs/{}", "0".repeat(64))).await;
+    assert_eq!(
+        (unknown.status.as_u16(), &unknown.json["error"]["code"]),
+        (404, &json!("blob_not_found"))
+    );
+    for bad in ["..%2F..%2Fetc%2Fpasswd", "x"] {
+        assert_eq!(server.get(&format!("/v1/blobs/{bad}")).await.status, 400, "{bad}");
+    }
+}
+
 /// Server-sent events of one answer.
 struct Events {
     response: reqwest::Response,

@@ -880,3 +880,27 @@ fn logs_are_printed_and_followed_and_no_terminal_obeys_them() {
     assert_eq!(printed.lines().count(), 3, "{printed}");
     assert!(printed.contains("warn   step 0.1  no end"), "{printed}");
 }
+
+#[test]
+fn blobs_are_fetched_and_checked() {
+    let served = Served::with_programs();
+    served
+        .run(&["start", "hands_blobs_on", r#"{"text":"large"}"#, "--wait"])
+        .ends_with(0);
+    let digest = onemark::ids::Digest::of("large and large").to_string();
+    let printed = served.run(&["blobs", "get", &digest]).ends_with(0).stdout;
+    assert_eq!(printed, "large and large");
+    let file = served.folder.path().join("fetched");
+    let to_file = ["blobs", "get", &digest, file.to_str().unwrap()];
+    served.run(&to_file).ends_with(0);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "large and large");
+
+    // One that the disk has changed breaks off, and leaves what was there.
+    let kept = served.folder.path().join("onemark.db.blobs").join(&digest[..2]);
+    std::fs::write(kept.join(&digest[2..]), "large and lurge").unwrap();
+    served.run(&to_file).ends_with(1);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "large and large");
+    let unknown = ["blobs", "get", &"0".repeat(64)];
+    served.run(&unknown).ends_with(1).says("there is no blob");
+    served.run(&["blobs", "get", "../x"]).ends_with(2);
+}

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use onemark::engine::{FollowedLogs, FollowingLogs};
 use onemark::ids::RunId;
 use onemark::journal::{Entry, Event, Limits, LogLevel, LogLine, NewEntry, Replay, RunStatus};
-use onemark::sandbox::{AttemptEnd, AttemptRequest, Line, LogSink, NoStreams, Owner, WorkflowEnd};
+use onemark::sandbox::{AttemptEnd, AttemptRequest, Line, LogSink, NoBlobs, NoStreams, Owner, WorkflowEnd};
 use onemark::store::{LogFilter, LogPage};
 use onemark_tests::{Marks, StoreKind, TestHost, on_each_store, programs, sandbox};
 use serde_json::json;
@@ -84,6 +84,7 @@ async fn step_writes(to: &str, n: u64, bytes: usize) -> Vec<(LogLevel, String)> 
         limits: Limits::default(),
         logs: lines.clone(),
         streams: Arc::new(NoStreams),
+        blobs: Arc::new(NoBlobs),
     };
     let end = sandbox.run_step(&component, request).await;
     assert_eq!(end, AttemptEnd::Returned(Ok("null".into())));

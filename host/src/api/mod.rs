@@ -2,6 +2,7 @@
 //!
 //! `router` has every route, `error` every status code; the other files hold one resource each.
 
+mod blobs;
 mod components;
 mod error;
 mod events;

@@ -9,7 +9,7 @@ use axum::routing::{get, post, put};
 
 use super::error::ApiError;
 use super::extract::BodyTimeout;
-use super::{components, events, health, hooks, logs, runs, schedules, streams};
+use super::{blobs, components, events, health, hooks, logs, runs, schedules, streams};
 use crate::engine::Engine;
 use crate::sandbox::MAX_COMPONENT_BYTES;
 
@@ -59,6 +59,7 @@ pub fn router(engine: Engine, body_timeout: Duration) -> Router {
             get(hooks::show).post(hooks::deliver).delete(hooks::dispose),
         )
         .route("/v1/events/{name}", post(events::emit))
+        .route("/v1/blobs/{digest}", get(blobs::get))
         .route("/v1/schedules", get(schedules::list))
         .route("/v1/schedules/{name}/backfill", post(schedules::backfill))
         .route("/v1/hooks/{token}/payloads", get(hooks::payloads))

@@ -11,7 +11,7 @@ use super::lab::Lab;
 use crate::engine::verify;
 use crate::ids::{RunId, Tags};
 use crate::journal::{Body, Entry, Event, Limits, Started, StepOptions};
-use crate::sandbox::{AttemptEnd, AttemptRequest, NoLogs, NoStreams};
+use crate::sandbox::{AttemptEnd, AttemptRequest, NoBlobs, NoLogs, NoStreams};
 
 /// The rows that one step leaves, as the store writes them.
 pub const ROWS_PER_STEP: u64 = 3;
@@ -112,6 +112,7 @@ pub async fn attempt_seconds(lab: &Lab) -> Result<f64> {
             timeout: Duration::from_secs(60),
             limits: Limits::default(),
             logs: Arc::new(NoLogs),
+            blobs: Arc::new(NoBlobs),
             streams: Arc::new(NoStreams),
         };
         let end = lab.sandbox.run_step(&lab.component, request).await;

@@ -624,6 +624,7 @@ impl Activation {
             call,
             attempt: step.attempts + 1,
         });
+        let blobs = self.engine.0.blobs.clone();
         let logs = Arc::new(StepLog {
             log: self.logs.clone(),
             call,
@@ -632,13 +633,13 @@ impl Activation {
         let running: AttemptFuture = if step.closure {
             let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
             let replica = replica.map_err(Stop::Replay)?;
-            let request = step.closure_request(&self.run, replica, logs, streams);
+            let request = step.closure_request(&self.run, replica, logs, streams, blobs);
             Box::pin(async move {
                 let end = sandbox.run_closure(&component, request).await;
                 Ended::new(end, None, &backlog, permit)
             })
         } else {
-            let request = step.request(&self.run, self.limits.clone(), logs, streams);
+            let request = step.request(&self.run, self.limits.clone(), logs, streams, blobs);
             let fresh = self.sequence.fresh();
             Box::pin(async move {
                 let (end, spent) = sandbox.run_step_in(fresh, &component, request).await;

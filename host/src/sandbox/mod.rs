@@ -4,6 +4,7 @@
 //! beyond its journal it asks of its [`Owner`].
 
 mod bindings;
+mod blobs;
 mod closure;
 mod component;
 mod grants;
@@ -23,6 +24,7 @@ mod streams;
 mod trap;
 mod workflow;
 
+pub use blobs::{BlobReader, BlobStore, BlobWriter, NoBlobs};
 pub use closure::ClosureRequest;
 pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use grants::{HttpGrant, HttpGrantError};

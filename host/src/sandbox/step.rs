@@ -7,6 +7,7 @@ use std::time::Duration;
 use wasmtime::Store;
 
 use super::bindings::Workflow;
+use super::blobs::BlobStore;
 use super::component::Component;
 use super::guest::{Guest, Role, StepGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
@@ -28,6 +29,7 @@ pub struct AttemptRequest {
     pub limits: Limits,
     pub logs: Arc<dyn LogSink>,
     pub streams: Arc<dyn StreamSink>,
+    pub blobs: Arc<dyn BlobStore>,
 }
 
 /// How an attempt ended.
@@ -105,6 +107,9 @@ impl Sandbox {
             idempotency_key: request.idempotency_key,
             streams: request.streams,
             written: HashMap::new(),
+            blobs: request.blobs,
+            blobs_open: 0,
+            blob_bytes: 0,
         });
         let returned = async {
             let instance = match made {
