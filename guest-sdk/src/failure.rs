@@ -31,6 +31,12 @@ pub enum FailureKind {
     Invalid,
     /// The run has written as much output as it may.
     StreamFull,
+    /// The host has no blob of this digest.
+    UnknownBlob,
+    /// A blob is not as it was written.
+    CorruptBlob,
+    /// The host's disk does not take or give a blob.
+    StorageFailed,
     /// Another run owns the hook's token.
     HookConflict,
     /// The id of a child was used for another run.
@@ -41,6 +47,8 @@ pub enum FailureKind {
     Cancelled,
     /// A durable call outside of workflow code.
     NotInStep,
+    /// What only steps can do, in workflow code.
+    NotInWorkflow,
     /// A value that JSON cannot hold, such as a float that is not a number.
     NotJson,
     /// JSON that does not fit the type it is read into.
@@ -62,11 +70,15 @@ impl FailureKind {
             Self::TooLarge => "too_large",
             Self::Invalid => "invalid",
             Self::StreamFull => "stream_full",
+            Self::UnknownBlob => "unknown_blob",
+            Self::CorruptBlob => "corrupt_blob",
+            Self::StorageFailed => "storage_failed",
             Self::HookConflict => "hook_conflict",
             Self::RunIdConflict => "run_id_conflict",
             Self::UnknownWorkflow => "unknown_workflow",
             Self::Cancelled => "cancelled",
             Self::NotInStep => "not_in_step",
+            Self::NotInWorkflow => "not_in_workflow",
             Self::NotJson => "not_json",
             Self::TypeMismatch => "type_mismatch",
             Self::Error => "error",

@@ -132,6 +132,7 @@ extern crate self as onemark_sdk;
 
 #[doc(hidden)]
 pub mod __private;
+mod blob;
 #[cfg(not(target_family = "wasm"))]
 mod block_on;
 mod cancel;
@@ -164,6 +165,7 @@ mod bindings {
     wit_bindgen::generate!({ path: "../wit", world: "workflow", generate_all });
 }
 
+pub use blob::{Blob, BlobReader, BlobWriter};
 #[cfg(not(target_family = "wasm"))]
 pub use block_on::block_on;
 pub use cancel::{CancelReason, Cancelled, Saga, cancelled};

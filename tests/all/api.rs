@@ -1348,6 +1348,98 @@ async fn streams_are_read_by_page_and_followed_from_an_index() {
     assert_eq!(answer.status, 400, "{}", answer.text);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_are_read_by_page_and_followed_from_an_index() {
+    let server = Server::new().await;
+    let run = server
+        .start("says_what_comes", json!({ "token": "say" }), "said")
+        .await;
+    let base = format!("/v1/runs/{run}/logs");
+    let mut early = Events::of(&server, &format!("{base}?follow=true&level=info"), None).await;
+    for word in ["a", "b"] {
+        server.post("/v1/hooks/say", json!(word)).await;
+    }
+    for (index, word) in [(1, "a"), (2, "b")] {
+        let (id, line) = early.next().await.expect("an event");
+        assert_eq!((id, &line["text"]), (index.to_string(), &json!(word)));
+        assert_eq!(
+            [&line["level"], &line["call"], &line["attempt"]],
+            [&json!("info"), &json!(null), &json!(0)]
+        );
+        assert!(line["seq"].is_u64() && line["at"].is_u64(), "{line}");
+    }
+    let page = server.get(&format!("{base}?limit=1")).await.json;
+    assert_eq!(
+        [&page["lines"][0]["level"], &page["next"], &page["dropped"]],
+        [&json!("debug"), &json!(1), &json!(0)]
+    );
+    let page = server.get(&format!("{base}?from=2&level=info")).await.json;
+    assert_eq!(
+        [&page["lines"][0]["text"], &page["next"]],
+        [&json!("b"), &json!(null)]
+    );
+
+    // Who was cut off goes on after the last that it has; what is accepted says how it is read, too.
+    let request = server.request("GET", &base).header("last-event-id", "1");
+    let response = request
+        .header("accept", "text/event-stream")
+        .send()
+        .await
+        .unwrap();
+    let mut late = Events {
+        response,
+        unread: String::new(),
+    };
+    assert_eq!(late.next().await.expect("an event").1["text"], "b");
+    server.post("/v1/hooks/say", json!("end")).await;
+    for events in [&mut early, &mut late] {
+        assert_eq!(events.next().await.expect("an event").1["text"], "end");
+        let (id, data) = events.next().await.expect("the end");
+        assert_eq!(
+            (&*id, data),
+            ("end", json!({ "status": "completed", "dropped": 0 }))
+        );
+        assert!(events.next().await.is_none());
+    }
+    for (path, status) in [
+        ("/v1/runs/nobody/logs".to_owned(), 404),
+        ("/v1/runs/nobody/logs?follow=true".to_owned(), 404),
+        (format!("{base}?level=loud"), 400),
+        (format!("{base}?limit=0"), 400),
+        (format!("{base}?follow=true&limit=1"), 400),
+        (format!("{base}?form=1"), 400),
+    ] {
+        assert_eq!(server.get(&path).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blobs_are_fetched_by_digest() {
+    let server = Server::new().await;
+    let run = server
+        .start("hands_blobs_on", json!({ "text": "large" }), "blobs")
+        .await;
+    let result = server.get(&format!("/v1/runs/{run}/result?wait=60s")).await.json;
+    let digest = result["output"][1]["digest"].as_str().expect("a digest");
+    let response = server
+        .request("GET", &format!("/v1/blobs/{digest}"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["content-type"], "application/octet-stream");
+    assert_eq!(response.headers()["content-length"], "15");
+    assert_eq!(response.text().await.unwrap(), "large and large");
+    let unknown = server.get(&format!("/v1/blobs/{}", "0".repeat(64))).await;
+    assert_eq!(
+        (unknown.status.as_u16(), &unknown.json["error"]["code"]),
+        (404, &json!("blob_not_found"))
+    );
+    for bad in ["..%2F..%2Fetc%2Fpasswd", "x"] {
+        assert_eq!(server.get(&format!("/v1/blobs/{bad}")).await.status, 400, "{bad}");
+    }
+}
+
 /// Server-sent events of one answer.
 struct Events {
     response: reqwest::Response,

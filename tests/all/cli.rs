@@ -902,3 +902,75 @@ fn events_and_schedules_by_command() {
     ];
     served.run(&wrong).ends_with(1).says("from");
 }
+
+#[test]
+fn logs_are_printed_and_followed_and_no_terminal_obeys_them() {
+    let served = Served::with_programs();
+    let start = ["start", "says_what_comes", r#"{"token":"say"}"#, "--id", "s"];
+    served.run(&start).ends_with(0);
+    let following = [
+        "runs",
+        "logs",
+        "s",
+        "--follow",
+        "--level",
+        "info",
+        "--url",
+        &served.url,
+    ];
+    let following = onemark(&following)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    for word in [r#""a""#, r#""end""#] {
+        served.run(&["deliver", "say", word]).ends_with(0);
+    }
+    let followed = following.wait_with_output().expect("it ends with the run");
+    let printed = Ran::from(followed).ends_with(0).stdout;
+    let ends: Vec<_> = printed
+        .lines()
+        .map(|line| line.split_once("Z  ").unwrap().1)
+        .collect();
+    assert_eq!(ends, ["info   workflow  a", "info   workflow  end"]);
+
+    let whole = served.run(&["runs", "logs", "s", "--from", "2", "-o", "json"]);
+    assert_eq!(whole.ends_with(0).json()["text"], "end");
+    served
+        .run(&["runs", "logs", "nobody"])
+        .ends_with(1)
+        .says("no run `nobody`");
+    served.run(&["runs", "logs", "s", "--level", "loud"]).ends_with(2);
+
+    served
+        .run(&["start", "writes_hostile_lines", "{}", "--id", "h", "--wait"])
+        .ends_with(0);
+    let printed = served.run(&["runs", "logs", "h"]).ends_with(0).stdout;
+    let obeyed = |c: char| c.is_control() && c != '\n';
+    assert!(!printed.contains(obeyed), "{printed:?}");
+    assert_eq!(printed.lines().count(), 3, "{printed}");
+    assert!(printed.contains("warn   step 0.1  no end"), "{printed}");
+}
+
+#[test]
+fn blobs_are_fetched_and_checked() {
+    let served = Served::with_programs();
+    served
+        .run(&["start", "hands_blobs_on", r#"{"text":"large"}"#, "--wait"])
+        .ends_with(0);
+    let digest = onemark::ids::Digest::of("large and large").to_string();
+    let printed = served.run(&["blobs", "get", &digest]).ends_with(0).stdout;
+    assert_eq!(printed, "large and large");
+    let file = served.folder.path().join("fetched");
+    let to_file = ["blobs", "get", &digest, file.to_str().unwrap()];
+    served.run(&to_file).ends_with(0);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "large and large");
+
+    // One that the disk has changed breaks off, and leaves what was there.
+    let kept = served.folder.path().join("onemark.db.blobs").join(&digest[..2]);
+    std::fs::write(kept.join(&digest[2..]), "large and lurge").unwrap();
+    served.run(&to_file).ends_with(1);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "large and large");
+    let unknown = ["blobs", "get", &"0".repeat(64)];
+    served.run(&unknown).ends_with(1).says("there is no blob");
+    served.run(&["blobs", "get", "../x"]).ends_with(2);
+}

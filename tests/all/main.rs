@@ -6,6 +6,7 @@
 )]
 
 mod api;
+mod blobs;
 mod cancel;
 mod children;
 mod cli;

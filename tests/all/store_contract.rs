@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use onemark::ids::{Digest, EventName, StreamName, Tags};
 use onemark::journal::{
     Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, EmitAdmission, EmitPart, Event, Failure,
-    FailureKind, HookSpec, Lineage, NewEmit, NewEntry, ParentEnd, RunStatus, Started, StreamWrite, Timestamp,
+    FailureKind, HookSpec, Lineage, LogBatch, LogLevel, LogLine, NewEmit, NewEntry, ParentEnd, RunStatus,
+    Started, StreamWrite, Timestamp,
 };
 use onemark::store::{
     Append, BlockReason, Blocked, Cap, ChunkWrite, Decision, Emission, Ending, Fence, HeldStep, HookRef,
-    HookState, MemoryStore, NewPart, NewSchedule, OnConflict, Park, RunFilter, ScheduleName, Settled,
-    Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Written,
+    HookState, LogFilter, MemoryStore, NewPart, NewSchedule, OnConflict, Park, RunFilter, ScheduleName,
+    Settled, Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Written,
 };
 use proptest::prelude::*;
 
@@ -754,7 +755,40 @@ impl Pair {
             park: park.map(|wake| Park {
                 wake_at: wake.map(|after| self.now.saturating_add(after)),
             }),
+            logs: self.lines(last),
             now: self.now,
+        }
+    }
+
+    /// Some lines, of which some are there already.
+    fn lines(&self, last: u64) -> LogBatch {
+        let now = self.now;
+        let line = |call: Option<u32>, number| LogLine {
+            at: now,
+            level: LogLevel::ALL[now as usize % 4],
+            call,
+            attempt: u32::from(call.is_some()),
+            seq: last,
+            number,
+            text: format!("line of {now}").into(),
+        };
+        match now % 4 {
+            0 => LogBatch::default(),
+            1 => LogBatch {
+                lines: vec![line(None, now % 3), line(Some(0), now % 5)],
+                dropped: 0,
+                mark: Some((last, now % 3)),
+            },
+            2 => LogBatch {
+                lines: vec![line(Some(1), 0)],
+                dropped: 2,
+                mark: None,
+            },
+            _ => LogBatch {
+                lines: Vec::new(),
+                dropped: 1,
+                mark: Some((last, 7)),
+            },
         }
     }
 
@@ -774,6 +808,14 @@ impl Pair {
             }
             both!(self, store => store.hooks_of(&id, now)).unwrap();
             both!(self, store => store.streams_of(&id)).unwrap();
+            both!(self, store => store.load(&id, 0)).unwrap();
+            for (from, limit, level) in [(0, 100, LogLevel::Debug), (1, 2, LogLevel::Warn)] {
+                let filter = LogFilter { from, limit, level };
+                let page = both!(self, store => store.logs(&id, filter)).unwrap();
+                if page.is_some_and(|page| !page.lines.is_empty()) {
+                    *self.met.entry("Line".into()).or_default() += 1;
+                }
+            }
             for stream in STREAMS {
                 let stream = StreamName::new(stream).unwrap();
                 both!(self, store => store.chunks(&id, &stream, 0, 100)).unwrap();
@@ -911,6 +953,7 @@ fn random_operations_reach_every_state() {
     for state in ["Pending", "Running", "Suspended", "Blocked", "Completed"] {
         assert!(met.contains_key(state), "no run was {state}: {met:?}");
     }
+    assert!(met.contains_key("Line"), "no line was kept: {met:?}");
     assert!(met.contains_key("Chunk"), "no chunk was written: {met:?}");
     assert!(met.contains_key("Child"), "no child was started: {met:?}");
     assert!(met.contains_key("Cancelled"), "no run was cancelled: {met:?}");

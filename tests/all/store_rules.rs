@@ -1,10 +1,12 @@
 //! Single rules of the store, on the model and on SQLite.
 
 use onemark::ids::Digest;
-use onemark::journal::{Body, ChildAdmission, ChildOptions, ChildStart, Event, NewEntry, RunStatus};
+use onemark::journal::{
+    Body, ChildAdmission, ChildOptions, ChildStart, Event, LogBatch, LogLevel, LogLine, NewEntry, RunStatus,
+};
 use onemark::store::{
-    Admission, Append, BlockReason, Blocked, Delivered, Disposed, Fence, HookState, MemoryStore, Park, Store,
-    StoreError, TOMBSTONE_MS, Upgraded,
+    Admission, Append, BlockReason, Blocked, Delivered, Disposed, Fence, HookState, LogFilter, MemoryStore,
+    Park, Store, StoreError, TOMBSTONE_MS, Upgraded,
 };
 
 use crate::store_support::*;
@@ -40,7 +42,46 @@ async fn end(store: &dyn Store, id: &str, fence: Fence) {
         .unwrap();
 }
 
+/// Lines of step 0, numbered from `from` on.
+fn log_lines(from: u64, count: u64, bytes: usize) -> LogBatch {
+    let line = |number| LogLine {
+        at: 5,
+        level: LogLevel::Info,
+        call: Some(0),
+        attempt: 1,
+        seq: 0,
+        number,
+        text: "x".repeat(bytes).into(),
+    };
+    LogBatch {
+        lines: (from..from + count).map(line).collect(),
+        dropped: 0,
+        mark: None,
+    }
+}
+
 on_each_store! {
+    // G04
+    a_log_keeps_its_first_lines_and_counts_the_rest: |store, fence| {
+        let everything = LogFilter { from: 0, limit: usize::MAX, level: LogLevel::Debug };
+        let write = async |run: &str, logs: LogBatch| {
+            store.append(Append { logs, ..append(run, fence, 0, Vec::new()) }).await.unwrap();
+            let page = store.logs(&run_id(run), everything).await.unwrap().unwrap();
+            (page.lines.len(), page.dropped)
+        };
+        start(store, "many", Vec::new(), 1).await;
+        assert_eq!(write("many", log_lines(0, 60_000, 1)).await, (60_000, 0));
+        assert_eq!(write("many", log_lines(60_000, 60_000, 1)).await, (100_000, 20_000));
+        start(store, "long", Vec::new(), 1).await;
+        assert_eq!(write("long", log_lines(0, 17, 1 << 20)).await, (16, 1));
+        // Sent again, since the answer was lost, it is kept once.
+        start(store, "again", Vec::new(), 1).await;
+        for _ in 0..2 {
+            assert_eq!(write("again", log_lines(0, 3, 1)).await, (3, 0));
+        }
+        assert_eq!(store.logs(&run_id("nobody"), everything).await.unwrap(), None);
+    }
+
     // A02, A08
     a_conflict_names_the_token_that_is_held_and_claims_nothing: |store, _fence| {
         start(store, "owner", vec![spec("b", 0)], 1).await;

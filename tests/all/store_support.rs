@@ -2,8 +2,8 @@
 
 use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
 use onemark::journal::{
-    Body, CallNo, Event, HookNo, HookSpec, Limits, NewEntry, PayloadType, Seq, Started, StepOptions,
-    Timestamp,
+    Body, CallNo, Event, HookNo, HookSpec, Limits, LogBatch, NewEntry, PayloadType, Seq, Started,
+    StepOptions, Timestamp,
 };
 use onemark::store::{
     Admission, Append, Cap, Delivery, Fence, NewRun, OnConflict, Park, SqliteOptions, SqliteStore, Store,
@@ -71,6 +71,7 @@ pub fn append(id: &str, fence: Fence, seen: Seq, entries: Vec<NewEntry>) -> Appe
         seen,
         entries,
         park: None,
+        logs: LogBatch::default(),
         now: 1_000,
     }
 }

@@ -8,9 +8,9 @@ use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, StreamName};
 use onemark::journal::{Entry, Seq, Timestamp};
 use onemark::store::{
     Admission, Append, Appended, Blocked, Cancelled, Chunk, ChunkWrite, Delivered, Delivery, Deployment,
-    Disposed, Emission, Emitted, Ending, Fence, HookInfo, Loaded, NewRun, NewSchedule, ReceivedPayload,
-    Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError, StoredComponent, StoredSchedule,
-    StreamInfo, Upgraded, Written,
+    Disposed, Emission, Emitted, Ending, Fence, HookInfo, Loaded, LogFilter, LogPage, NewRun, NewSchedule,
+    ReceivedPayload, Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError, StoredComponent,
+    StoredSchedule, StreamInfo, Upgraded, Written,
 };
 use tokio::sync::watch;
 
@@ -111,6 +111,10 @@ impl Store for FaultyStore {
 
     async fn write_chunk(&self, write: ChunkWrite) -> Result<Written> {
         self.write()?.write_chunk(write).await
+    }
+
+    async fn logs(&self, run: &RunId, filter: LogFilter) -> Result<Option<LogPage>> {
+        self.store.logs(run, filter).await
     }
 
     async fn streams_of(&self, run: &RunId) -> Result<Option<Vec<StreamInfo>>> {

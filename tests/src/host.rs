@@ -124,6 +124,7 @@ impl TestHost {
         http: &[String],
     ) -> Self {
         let http = http.to_vec();
+        let config = with_blobs(config, &folder);
         let engine = engine(store.clone(), &config, clock.clone(), &http).await;
         let host = Self {
             engine,
@@ -176,6 +177,7 @@ impl TestHost {
                 reopened(&folder).await
             }
         };
+        let config = with_blobs(config, &folder);
         let engine = engine(store.clone(), &config, clock.clone(), &http).await;
         Self {
             engine,
@@ -363,6 +365,14 @@ fn open(kind: StoreKind, folder: &TempDir) -> Arc<dyn Store> {
             let store = SqliteStore::open(path, SqliteOptions::default());
             Arc::new(store.expect("the database opens"))
         }
+    }
+}
+
+/// Blobs are beside the database, also where that is in memory.
+fn with_blobs(config: EngineConfig, folder: &TempDir) -> EngineConfig {
+    EngineConfig {
+        blobs: Some(folder.path().join("onemark.db.blobs")),
+        ..config
     }
 }
 

@@ -8,7 +8,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use crate::engine::Error;
+use crate::engine::{BlobError, Error};
 use crate::ids::{NameError, TagError};
 use crate::sandbox::LoadError;
 use crate::store::{BlockReason, StoreError};
@@ -179,6 +179,13 @@ impl From<Error> for ApiError {
                 .detail("steps", steps)
                 .hint("say `repeat_unkeyed: true` when that is what you want, or give the steps keys"),
 
+            Error::Blob(BlobError::NotFound(digest)) => {
+                new(S::NOT_FOUND, "blob_not_found").detail("digest", digest)
+            }
+            Error::Blob(BlobError::Corrupt(digest)) => {
+                new(S::INTERNAL_SERVER_ERROR, "corrupt_blob").detail("digest", digest)
+            }
+            Error::Blob(BlobError::Storage(_)) => new(S::INTERNAL_SERVER_ERROR, "storage_failed"),
             Error::RunNotFound(run) => new(S::NOT_FOUND, "run_not_found").detail("run_id", run),
             Error::ScheduleNotFound(name) => new(S::NOT_FOUND, "schedule_not_found")
                 .detail("schedule", name)

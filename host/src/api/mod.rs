@@ -2,12 +2,14 @@
 //!
 //! `router` has every route, `error` every status code; the other files hold one resource each.
 
+mod blobs;
 mod components;
 mod error;
 mod events;
 mod extract;
 mod health;
 mod hooks;
+mod logs;
 mod router;
 mod runs;
 mod schedules;

@@ -10,7 +10,7 @@ use axum::routing::{get, post, put};
 use super::error::ApiError;
 use super::extract::BodyTimeout;
 use super::webhooks::Secrets;
-use super::{components, events, health, hooks, runs, schedules, streams, webhooks};
+use super::{blobs, components, events, health, hooks, logs, runs, schedules, streams, webhooks};
 use crate::engine::Engine;
 use crate::sandbox::MAX_COMPONENT_BYTES;
 
@@ -58,6 +58,7 @@ pub fn router(engine: Engine, body_timeout: Duration, secrets: Secrets) -> Route
         .route("/v1/runs/{id}/terminate", post(runs::terminate))
         .route("/v1/runs/{id}/resolve", post(runs::resolve))
         .route("/v1/runs/{id}/retry", post(runs::retry))
+        .route("/v1/runs/{id}/logs", get(logs::read))
         .route("/v1/runs/{id}/streams", get(streams::list))
         .route("/v1/runs/{id}/streams/{name}", get(streams::read))
         .route("/v1/runs/{id}/upgrade", post(runs::upgrade))
@@ -66,6 +67,7 @@ pub fn router(engine: Engine, body_timeout: Duration, secrets: Secrets) -> Route
             get(hooks::show).post(hooks::deliver).delete(hooks::dispose),
         )
         .route("/v1/events/{name}", post(events::emit))
+        .route("/v1/blobs/{digest}", get(blobs::get))
         .route("/v1/schedules", get(schedules::list))
         .route("/v1/schedules/{name}/backfill", post(schedules::backfill))
         .route("/v1/hooks/{token}/payloads", get(hooks::payloads))

@@ -98,7 +98,7 @@ pub async fn read(
     Ok(Json(StreamPage { chunks, next }).into_response())
 }
 
-fn after_last_event(headers: &HeaderMap) -> Result<Option<u64>> {
+pub fn after_last_event(headers: &HeaderMap) -> Result<Option<u64>> {
     let Some(id) = headers.get("last-event-id") else {
         return Ok(None);
     };
@@ -106,7 +106,7 @@ fn after_last_event(headers: &HeaderMap) -> Result<Option<u64>> {
     let after = index.and_then(|index| index.checked_add(1));
     match after {
         Some(after) => Ok(Some(after)),
-        None => Err(ApiError::invalid_request("Last-Event-ID is no index of a chunk")),
+        None => Err(ApiError::invalid_request("Last-Event-ID is no index")),
     }
 }
 

@@ -11,7 +11,7 @@ use super::lab::Lab;
 use crate::engine::verify;
 use crate::ids::{RunId, Tags};
 use crate::journal::{Body, Entry, Event, Limits, Started, StepOptions};
-use crate::sandbox::{AttemptEnd, AttemptRequest, NoEffects, NoLogs};
+use crate::sandbox::{AttemptEnd, AttemptRequest, NoBlobs, NoEffects, NoLogs};
 
 /// The rows that one step leaves, as the store writes them.
 pub const ROWS_PER_STEP: u64 = 3;
@@ -113,6 +113,7 @@ pub async fn attempt_seconds(lab: &Lab) -> Result<f64> {
             limits: Limits::default(),
             logs: Arc::new(NoLogs),
             effects: Arc::new(NoEffects),
+            blobs: Arc::new(NoBlobs),
         };
         let end = lab.sandbox.run_step(&lab.component, request).await;
         ensure!(matches!(end, AttemptEnd::Returned(Ok(_))), "an attempt: {end:?}");

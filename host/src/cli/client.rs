@@ -163,6 +163,14 @@ impl Client {
         })
     }
 
+    /// Bytes, as they come.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn download(&self, path: &[&str]) -> anyhow::Result<Response> {
+        Ok(self.respond(self.request(Method::GET, path)?).await?)
+    }
+
     fn request(&self, method: Method, path: &[&str]) -> anyhow::Result<RequestBuilder> {
         let mut url = self.base.clone();
         // In URLs these two mean folders, however they are written.

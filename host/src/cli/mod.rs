@@ -2,6 +2,7 @@
 //! same API that everybody has.
 
 mod bench;
+mod blobs;
 mod build;
 mod client;
 mod deliver;
@@ -10,6 +11,7 @@ mod deploy;
 mod emit;
 mod hooks;
 mod journal;
+mod logs;
 mod output;
 mod replay;
 mod rerun;
@@ -88,6 +90,9 @@ enum Command {
     /// Look at schedules, or start the runs of a time that has passed
     #[command(subcommand)]
     Schedules(schedules::Command),
+    /// Fetch large values that steps wrote
+    #[command(subcommand)]
+    Blobs(blobs::Command),
     /// Show what happened in a run
     Journal(journal::Args),
     /// Verify a run's journal against a component, with no effects
@@ -127,6 +132,7 @@ pub async fn main() -> ExitCode {
         Command::Runs(command) => runs::run(command, &global).await,
         Command::Hooks(command) => hooks::run(command, &global).await,
         Command::Schedules(command) => schedules::run(command, &global).await,
+        Command::Blobs(command) => blobs::run(command, &global).await,
         Command::Journal(args) => journal::run(args, &global).await,
         Command::Replay(args) => replay::run(args, &global).await,
         Command::Bench(args) => bench::run(args, &global).await,

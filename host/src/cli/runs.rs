@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::hooks::Hook;
+use super::logs::{self, LogArgs};
 use super::output::{Rows, json, time};
 use super::rerun::{self, RerunArgs};
 use super::{Exit, Global, output};
@@ -41,6 +42,8 @@ pub enum Command {
     Resolve(ResolveArgs),
     /// Let a run go on at the step that failed and blocks it, or all such runs
     Retry(RetryArgs),
+    /// Print what the guests of a run wrote to its log, to stdout and to stderr
+    Logs(LogArgs),
     /// List the output streams of a run
     Streams {
         /// Id of the run
@@ -246,6 +249,7 @@ pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> 
         Command::Resolve(args) => resolve(args, global).await?,
         Command::Retry(RetryArgs { run: Some(run), .. }) => act(&run, "retry", "{}".into(), global).await?,
         Command::Retry(args) => retry_all(args, global).await?,
+        Command::Logs(args) => logs::run(args, global).await?,
         Command::Streams { run } => streams(&run, global).await?,
         Command::Stream(args) => stream(args, global).await?,
         Command::Upgrade { run, component } => upgrade(&run, &component, global).await?,

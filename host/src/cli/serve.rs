@@ -111,13 +111,15 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 
 impl Args {
     async fn open(self, listening: &str) -> anyhow::Result<Engine> {
-        let (store, code_cache): (Arc<dyn Store>, _) = match self.ephemeral {
-            true => (Arc::new(MemoryStore::new()), None),
+        let (store, code_cache, blobs): (Arc<dyn Store>, _, _) = match self.ephemeral {
+            true => (Arc::new(MemoryStore::new()), None, None),
             false => {
                 let mut code = OsString::from(&self.db);
                 code.push(".code");
+                let mut blobs = OsString::from(&self.db);
+                blobs.push(".blobs");
                 let store = SqliteStore::open(&self.db, SqliteOptions::default())?;
-                (Arc::new(store), Some(code.into()))
+                (Arc::new(store), Some(code.into()), Some(blobs.into()))
             }
         };
         let instances = self.max_resident.saturating_add(self.max_attempts.get()).get();
@@ -134,6 +136,7 @@ impl Args {
         let config = EngineConfig {
             max_resident: self.max_resident.get(),
             max_attempts: self.max_attempts.get(),
+            blobs,
             ..EngineConfig::default()
         };
         Ok(Engine::open(store, sandbox, Arc::new(SystemClock), config).await?)

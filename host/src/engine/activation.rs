@@ -17,6 +17,7 @@ use super::backlog::{Backlog, Kept};
 use super::carry_on::block;
 use super::effects::AttemptEffects;
 use super::held;
+use super::logs::{RunLog, StepLog};
 use super::registry::Signal;
 use super::sequence::Sequence;
 use crate::ids::RunId;
@@ -24,7 +25,7 @@ use crate::journal::{
     Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, LastAttempt, Limits,
     NewEntry, OpenStep, Replay, Timestamp,
 };
-use crate::sandbox::{AttemptEnd, Component, LogSink, Owner, SpentInstance};
+use crate::sandbox::{AttemptEnd, Component, Owner, SpentInstance};
 use crate::store::{Append, Appended, Park, StoreError};
 
 /// An attempt that runs this long is made visible in the journal, whatever else happens.
@@ -65,8 +66,10 @@ pub async fn save(
     seen: u64,
     mut entries: Vec<NewEntry>,
     park: Option<Park>,
+    logs: &RunLog,
 ) -> Result<Appended, StoreError> {
     engine.prepare_starts(run, &mut entries).await?;
+    let lines = logs.take();
     let mut refused = None;
     loop {
         let append = Append {
@@ -75,6 +78,7 @@ pub async fn save(
             seen,
             entries: entries.clone(),
             park,
+            logs: lines.batch.clone(),
             now: engine.0.clock.now(),
         };
         match engine.0.store.append(append).await {
@@ -85,7 +89,8 @@ pub async fn save(
             }
             Ok(appended) => {
                 engine.wake_all(&appended.woken);
-                if entries.iter().any(|new| matches!(new, NewEntry::Write(_))) {
+                let chunks = entries.iter().any(|new| matches!(new, NewEntry::Write(_)));
+                if chunks || !lines.batch.is_empty() {
                     engine.0.registry.written(run);
                 }
                 return Ok(appended);
@@ -105,7 +110,7 @@ pub struct Activation {
     component: Component,
     signal: Arc<Signal>,
     limits: Limits,
-    logs: Arc<dyn LogSink>,
+    logs: Arc<RunLog>,
     /// The guest has passed the journal that this activation began with, so that it had its chance to
     /// abandon what was outstanding.
     at_frontier: bool,
@@ -196,7 +201,7 @@ impl Activation {
         component: Component,
         signal: Arc<Signal>,
         limits: Limits,
-        logs: Arc<dyn LogSink>,
+        logs: Arc<RunLog>,
     ) -> Self {
         Self {
             sequence: Sequence::new(engine.0.ahead.clone()),
@@ -534,7 +539,7 @@ impl Activation {
             self.ended(ended, replay)?;
             // What others wrote meanwhile is for the next activation.
             let entries = std::mem::take(&mut self.unsaved);
-            let saved = save(&self.engine, &self.run, replay.seen(), entries, None).await;
+            let saved = save(&self.engine, &self.run, replay.seen(), entries, None, &self.logs).await;
             saved.map_err(Stop::Store)?;
             self.kept.clear();
         }
@@ -619,16 +624,22 @@ impl Activation {
             call,
             attempt: step.attempts + 1,
         });
+        let blobs = self.engine.0.blobs.clone();
+        let logs = Arc::new(StepLog {
+            log: self.logs.clone(),
+            call,
+            attempt: step.attempts + 1,
+        });
         let running: AttemptFuture = if step.closure {
             let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
             let replica = replica.map_err(Stop::Replay)?;
-            let request = step.closure_request(&self.run, replica, self.logs.clone(), effects);
+            let request = step.closure_request(&self.run, replica, logs, effects, blobs);
             Box::pin(async move {
                 let end = sandbox.run_closure(&component, request).await;
                 Ended::new(end, None, &backlog, permit)
             })
         } else {
-            let request = step.request(&self.run, self.limits.clone(), self.logs.clone(), effects);
+            let request = step.request(&self.run, self.limits.clone(), logs, effects, blobs);
             let fresh = self.sequence.fresh();
             Box::pin(async move {
                 let (end, spent) = sandbox.run_step_in(fresh, &component, request).await;
@@ -733,7 +744,9 @@ impl Activation {
                 None => std::future::pending().await,
             }
         };
-        let flush_at = self.flush_at.filter(|_| !self.unsaved.is_empty());
+        let unsaved = !self.unsaved.is_empty() || self.logs.is_waiting();
+        let flush_at = self.flush_at.filter(|_| unsaved);
+        let logs = self.logs.clone();
         let alone = async {
             match &mut self.alone {
                 Some((call, attempt)) => (*call, attempt.await),
@@ -764,6 +777,8 @@ impl Activation {
                     }
                 }
             }
+            // Lines of a long attempt become visible as the attempt does.
+            () = logs.written(), if flush_at.is_none() => self.flush_soon(),
             permit = room => {
                 self.queued = None;
                 if let (Ok(permit), Some(call)) = (permit, self.ready.pop_front()) {
@@ -814,7 +829,8 @@ impl Activation {
         self.flush_at = None;
         let (engine, run) = (self.engine.clone(), self.run.clone());
         // Sent to the store before anything else is done.
-        let mut saving = pin!(save(&engine, &run, replay.seen(), entries, park));
+        let logs = self.logs.clone();
+        let mut saving = pin!(save(&engine, &run, replay.seen(), entries, park, &logs));
         let saved = tokio::select! {
             biased;
             saved = &mut saving => Some(saved),
@@ -847,7 +863,7 @@ impl Activation {
     /// In a sequence of attempts: wipes the last one's instance and makes the next one's.
     async fn prepare_next(&mut self) {
         let (sandbox, component, limits) = (&self.engine.0.sandbox, &self.component, &self.limits);
-        let make = async || sandbox.step_instance(component, limits, self.logs.clone()).await;
+        let make = async || sandbox.step_instance(component, limits).await;
         self.sequence.prepare(make).await;
     }
 
@@ -869,6 +885,7 @@ impl Activation {
         let cancels = |entry: &Entry| matches!(entry.event, Event::CancelRequested { .. });
         let cancelled = entries.iter().any(cancels);
         replay.extend(entries).map_err(Stop::Replay)?;
+        self.logs.set_position(replay.seen());
         if replay.status().is_terminal() {
             return Err(Stop::Ended);
         }

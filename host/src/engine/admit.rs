@@ -440,5 +440,6 @@ pub(super) fn as_admitted(run: NewRun) -> Loaded {
         run: info,
         entries: entries.map(entry).collect(),
         written: BTreeMap::new(),
+        logged: None,
     }
 }

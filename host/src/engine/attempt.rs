@@ -9,7 +9,9 @@ use crate::journal::{
     AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
     Replay, StepOptions, Then, Timestamp, checked_json, shortened,
 };
-use crate::sandbox::{AttemptEnd, AttemptRequest, ClosureRequest, LogSink, StepEffects, Trap, TrapKind};
+use crate::sandbox::{
+    AttemptEnd, AttemptRequest, BlobStore, ClosureRequest, LogSink, StepEffects, Trap, TrapKind,
+};
 
 /// A step that wants an attempt.
 #[derive(Debug, Clone)]
@@ -35,6 +37,7 @@ impl Pending {
         limits: Limits,
         logs: Arc<dyn LogSink>,
         effects: Arc<dyn StepEffects>,
+        blobs: Arc<dyn BlobStore>,
     ) -> AttemptRequest {
         AttemptRequest {
             step: self.step.clone(),
@@ -45,6 +48,7 @@ impl Pending {
             limits,
             logs,
             effects,
+            blobs,
         }
     }
 
@@ -54,6 +58,7 @@ impl Pending {
         replay: Replay,
         logs: Arc<dyn LogSink>,
         effects: Arc<dyn StepEffects>,
+        blobs: Arc<dyn BlobStore>,
     ) -> ClosureRequest {
         ClosureRequest {
             run: run.clone(),
@@ -63,6 +68,7 @@ impl Pending {
             timeout: self.timeout(),
             logs,
             effects,
+            blobs,
         }
     }
 

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::Engine;
 use super::activation::{Activation, Stop, WRITE_RETRY, save};
 use super::error::Error;
+use super::logs::RunLog;
 use super::registry::{Due, Left, Place, Signal};
 use super::request::DivergenceReport;
 use crate::ids::RunId;
@@ -18,7 +19,7 @@ use crate::journal::{
     Body, Divergence, Event, Failure, FailureKind, GuestError, MAX_MESSAGE_BYTES, NewEntry, Replay,
     Timestamp, continued_with, shortened,
 };
-use crate::sandbox::{LogLevel, LogSink, Pass, Trap, TrapKind, WorkflowEnd};
+use crate::sandbox::{Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
 
 /// What follows when an activation has ended.
@@ -163,7 +164,7 @@ async fn activate(
         Err(error) => return Err(corrupt(run, &error)),
     };
     replay.set_stored_chunks(loaded.written);
-    let logs: Arc<dyn LogSink> = Arc::new(RunLog { run: run.clone() });
+    let logs = RunLog::new(engine, run.clone(), replay.seen(), loaded.logged);
     let owner = Activation::new(
         engine.clone(),
         run.clone(),
@@ -174,7 +175,7 @@ async fn activate(
     );
     let sandbox = engine.0.sandbox.clone();
     let ended = sandbox
-        .run_workflow(&component, run.clone(), replay, Box::new(owner), logs)
+        .run_workflow(&component, run.clone(), replay, Box::new(owner), logs.clone())
         .await;
     let Pass {
         replay,
@@ -185,7 +186,7 @@ async fn activate(
     let leftover = owner.leftover();
     // Ends attempts that nobody waits for any more.
     drop(owner);
-    settle(engine, run, replay, leftover, end).await
+    settle(engine, run, replay, leftover, end, &logs).await
 }
 
 fn corrupt(run: &RunId, error: &GuestError) -> StoreError {
@@ -202,7 +203,17 @@ async fn settle(
     mut replay: Replay,
     leftover: Vec<NewEntry>,
     end: WorkflowEnd,
+    logs: &RunLog,
 ) -> Result<Next, StoreError> {
+    // What its guests said belongs before what is made of it.
+    let saved_below = match &end {
+        WorkflowEnd::Returned(_) => true,
+        WorkflowEnd::Stopped(error) => matches!(error.downcast_ref(), Some(Stop::OutOfTime)),
+        _ => false,
+    };
+    if !saved_below && logs.is_waiting() {
+        save(engine, run, replay.seen(), Vec::new(), None, logs).await?;
+    }
     let rest = Ok(Next::Rest { wake_at: None });
     match end {
         WorkflowEnd::Returned(outcome) => {
@@ -216,7 +227,7 @@ async fn settle(
                 Some(input) => engine.continuation(run, &replay, input).await?,
                 None => outcome_entry(outcome, &replay),
             });
-            let saved = save(engine, run, replay.seen(), entries, None).await?;
+            let saved = save(engine, run, replay.seen(), entries, None, logs).await?;
             if !saved.status.is_terminal() {
                 // It was moved to another component meanwhile: that one decides how it ends.
                 return Ok(Next::Again);
@@ -251,7 +262,7 @@ async fn settle(
                 let mut entries = leftover;
                 let body = Body::new(failure.to_json());
                 entries.push(NewEntry::with_body(Event::Terminated, body));
-                save(engine, run, replay.seen(), entries, None).await?;
+                save(engine, run, replay.seen(), entries, None, logs).await?;
                 engine.0.registry.changed(run);
                 rest
             }
@@ -331,21 +342,4 @@ pub async fn block(engine: &Engine, run: &RunId, blocked: Blocked) {
         }
     }
     engine.0.registry.changed(run);
-}
-
-/// Where a run's log lines go.
-struct RunLog {
-    run: RunId,
-}
-
-impl LogSink for RunLog {
-    fn log(&self, level: LogLevel, line: &str) {
-        let run = &self.run;
-        match level {
-            LogLevel::Debug => tracing::debug!(target: "onemark::guest", %run, "{line}"),
-            LogLevel::Info => tracing::info!(target: "onemark::guest", %run, "{line}"),
-            LogLevel::Warn => tracing::warn!(target: "onemark::guest", %run, "{line}"),
-            LogLevel::Error => tracing::error!(target: "onemark::guest", %run, "{line}"),
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong with a request, for callers to decide on.
 
+use super::blobs::BlobError;
 use crate::ids::{Digest, EventName, HookToken, NameError, RunId};
 use crate::journal::{CallNo, RunStatus};
 use crate::sandbox::LoadError;
@@ -41,6 +42,9 @@ pub enum Error {
 
     #[error("run {run} has steps without a key made from data, which would take effect once more: {}", .steps.join(", "))]
     UnkeyedSteps { run: RunId, steps: Vec<String> },
+
+    #[error(transparent)]
+    Blob(#[from] BlobError),
 
     #[error("no run `{0}`")]
     RunNotFound(RunId),

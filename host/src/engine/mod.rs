@@ -6,6 +6,7 @@ mod activation;
 mod admit;
 mod attempt;
 mod backlog;
+mod blobs;
 mod carry_on;
 mod children;
 mod components;
@@ -14,6 +15,7 @@ mod error;
 mod events;
 mod held;
 mod hooks;
+mod logs;
 mod registry;
 mod replay;
 mod rerun;
@@ -25,6 +27,7 @@ mod webhooks;
 mod sequence;
 mod streams;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,11 +39,14 @@ use crate::sandbox::Sandbox;
 use crate::store::{Cap, Fence, Store, StoreError};
 
 use backlog::Backlog;
+use blobs::Blobs;
 use components::Components;
 use registry::Registry;
 use sequence::Ahead;
 
+pub use blobs::{BlobError, Reading};
 pub use error::{Error, Result};
+pub use logs::{FollowedLogs, FollowingLogs};
 pub use replay::verify;
 pub use request::{
     Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, EmitReceipt, EmitRequest,
@@ -69,6 +75,8 @@ pub struct EngineConfig {
     pub cancel_grace: Duration,
     /// What one hook keeps that was not read.
     pub unread: Cap,
+    /// Where blobs are kept; `None` for a temporary folder that goes with the engine.
+    pub blobs: Option<PathBuf>,
 }
 
 impl Default for EngineConfig {
@@ -81,6 +89,7 @@ impl Default for EngineConfig {
             max_attempts_per_run: 64,
             cancel_grace: Duration::from_secs(10),
             unread: Cap::default(),
+            blobs: None,
         }
     }
 }
@@ -95,11 +104,14 @@ struct Inner {
     clock: Arc<dyn Clock>,
     config: EngineConfig,
     fence: Fence,
+    blobs: Arc<Blobs>,
     components: Components,
     registry: Registry,
     attempts: Arc<Semaphore>,
     backlog: Backlog,
     ahead: Ahead,
+    /// Of log lines that wait for a commit.
+    log_bytes: logs::Waiting,
     /// When the next slot of a schedule comes, or when to look for one.
     next_slot: Mutex<Option<Timestamp>>,
     /// Why the engine stopped for good; see [`Engine::failed`].
@@ -110,7 +122,7 @@ impl Engine {
     /// Takes the store over and begins to carry on whatever is due in it.
     ///
     /// # Errors
-    /// When the store cannot be taken over.
+    /// When the store cannot be taken over, or the folder of blobs cannot be used.
     pub async fn open(
         store: Arc<dyn Store>,
         sandbox: Sandbox,
@@ -118,12 +130,16 @@ impl Engine {
         config: EngineConfig,
     ) -> Result<Self> {
         let fence = store.take_over(clock.now()).await?;
+        let blobs = Blobs::open(config.blobs.as_deref()).map_err(BlobError::from)?;
+        let blobs = Arc::new(blobs);
         let engine = Self(Arc::new(Inner {
+            blobs,
             components: Components::default(),
             registry: Registry::new(config.max_resident),
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
             backlog: Backlog::new(),
             ahead: Ahead::new(),
+            log_bytes: logs::Waiting::default(),
             next_slot: Mutex::new(Some(0)),
             failure: watch::Sender::new(None),
             store,

@@ -5,6 +5,7 @@
 mod codec;
 mod divergence;
 mod entry;
+mod log;
 mod options;
 mod outcome;
 mod replay;
@@ -21,6 +22,7 @@ pub use entry::{
     MAX_METADATA_BYTES, NewEmit, NewEntry, ParentEnd, PayloadType, RESPONSES, RunTimeout, Seq, Started,
     Timestamp,
 };
+pub use log::{LogBatch, LogLevel, LogLine, LogMark, UnknownLevel};
 pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides, Then};
 pub use outcome::{
     AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, checked_json, continued_with, is_not_continued,

@@ -60,6 +60,12 @@ pub enum FailureKind {
     Invalid,
     /// A stream or its run holds as much output as it may.
     StreamFull,
+    /// No blob has this digest.
+    UnknownBlob,
+    /// A blob is not as it was written.
+    CorruptBlob,
+    /// The host's disk does not take or give a blob.
+    StorageFailed,
     /// Another run owns the token.
     HookConflict,
     /// The id of a child was used for another run.

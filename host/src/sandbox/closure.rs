@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::blobs::BlobStore;
 use super::component::Component;
 use super::effects::StepEffects;
 use super::guest::{ReplicaGuest, StepGuest, WorkflowGuest};
@@ -31,6 +32,7 @@ pub struct ClosureRequest {
     pub timeout: Duration,
     pub logs: Arc<dyn LogSink>,
     pub effects: Arc<dyn StepEffects>,
+    pub blobs: Arc<dyn BlobStore>,
 }
 
 /// The closure's outcome, carried through the guest's stack: `finish` does not return.
@@ -75,6 +77,7 @@ impl Sandbox {
             timeout,
             logs,
             effects,
+            blobs,
         } = request;
         let started = replay.started();
         let (name, fuel) = (started.workflow.clone(), started.limits.workflow_fuel);
@@ -88,6 +91,9 @@ impl Sandbox {
                 effects,
                 written: HashMap::new(),
                 emitted: HashMap::new(),
+                blobs,
+                blobs_open: 0,
+                blob_bytes: 0,
             },
             in_closure: false,
         });

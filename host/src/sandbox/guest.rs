@@ -12,6 +12,7 @@ use wasmtime::component::{HasData, ResourceTable};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
+use super::blobs::{BlobReader, BlobStore, BlobWriter};
 use super::effects::StepEffects;
 use super::host::http::HttpEgress;
 use super::limits::MemoryLimit;
@@ -29,6 +30,15 @@ pub enum PromiseHandle {}
 pub enum ChildHandle {}
 /// What a guest's hook handle stands for; an index into [`WorkflowGuest::hooks`].
 pub enum OpenHook {}
+
+/// A blob that a guest writes; without its writer once it is finished or failed.
+pub struct OpenWriter {
+    pub writer: Option<Box<dyn BlobWriter>>,
+    pub bytes: u64,
+}
+
+/// A blob that a guest reads.
+pub struct OpenReader(pub Box<dyn BlobReader>);
 
 /// The data of a store.
 pub struct Guest {
@@ -91,6 +101,10 @@ pub struct StepGuest {
     pub written: HashMap<StreamName, u64>,
     /// How many events of each name it emitted.
     pub emitted: HashMap<EventName, u64>,
+    pub blobs: Arc<dyn BlobStore>,
+    /// Writers and readers of blobs that this attempt holds, and bytes that it wrote.
+    pub blobs_open: u32,
+    pub blob_bytes: u64,
 }
 
 /// For `bindgen`: the host functions work on the whole [`Guest`].

@@ -1,6 +1,5 @@
 //! Where a guest's log lines and standard streams go.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -8,19 +7,28 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-use crate::journal::shortened;
+use crate::journal::{LogLevel, Seq, shortened};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    Debug,
-    Info,
-    Warn,
-    Error,
+/// A line that a guest wrote.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'a> {
+    pub level: LogLevel,
+    pub text: &'a str,
+    /// The last entry that a workflow's guest had observed; of other guests 0.
+    pub seq: Seq,
+    /// Counts what the guest wrote at this `seq`, also what is not passed on; from 0.
+    pub number: u64,
 }
 
-/// Takes the lines that a guest writes.
+/// Takes the lines that a guest writes. Never waits.
 pub trait LogSink: Send + Sync {
-    fn log(&self, level: LogLevel, line: &str);
+    fn log(&self, line: Line<'_>);
+
+    /// A line was over the limit of one activation or attempt.
+    fn dropped(&self, _line: Line<'_>) {}
+
+    /// Those lines in words, once the guest is gone.
+    fn dropped_in_all(&self, _text: &str) {}
 }
 
 /// Throws lines away: for replay, which has no effects.
@@ -28,7 +36,7 @@ pub trait LogSink: Send + Sync {
 pub struct NoLogs;
 
 impl LogSink for NoLogs {
-    fn log(&self, _: LogLevel, _: &str) {}
+    fn log(&self, _: Line<'_>) {}
 }
 
 /// Most lines and bytes that one activation or attempt may write. What comes then is dropped and counted.
@@ -43,14 +51,16 @@ const STDERR_BYTES: usize = 1 << 10;
 
 /// The log of one activation or attempt: passes on what the guest writes, within bounds.
 pub struct GuestLog {
-    sink: Arc<dyn LogSink>,
-    /// An earlier activation wrote what the guest writes now.
-    silent: AtomicBool,
     written: Mutex<Written>,
 }
 
-#[derive(Default)]
 struct Written {
+    sink: Arc<dyn LogSink>,
+    /// An earlier activation wrote what the guest writes now.
+    silent: bool,
+    /// Where the guest is, and how much it has written there.
+    seq: Seq,
+    number: u64,
     lines: u64,
     bytes: usize,
     dropped: u64,
@@ -70,15 +80,36 @@ pub enum LastWords {
 impl GuestLog {
     pub fn new(sink: Arc<dyn LogSink>) -> Arc<Self> {
         Arc::new(Self {
-            sink,
-            silent: AtomicBool::new(false),
-            written: Mutex::default(),
+            written: Mutex::new(Written {
+                sink,
+                silent: false,
+                seq: 0,
+                number: 0,
+                lines: 0,
+                bytes: 0,
+                dropped: 0,
+                panic: None,
+                stderr: Vec::new(),
+            }),
         })
+    }
+
+    /// Of an instance that was made before it was known for what.
+    pub fn set_sink(&self, sink: Arc<dyn LogSink>) {
+        self.written().sink = sink;
     }
 
     /// Whether lines are not passed on, since they were before.
     pub fn set_silent(&self, silent: bool) {
-        self.silent.store(silent, Ordering::Relaxed);
+        self.written().silent = silent;
+    }
+
+    /// A workflow's guest has observed the journal up to there.
+    pub fn set_position(&self, seq: Seq) {
+        let mut written = self.written();
+        if written.seq != seq {
+            (written.seq, written.number) = (seq, 0);
+        }
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {
@@ -86,24 +117,32 @@ impl GuestLog {
     }
 
     pub fn write(&self, level: LogLevel, line: &str) {
-        let line = shortened(line, MAX_LINE_BYTES);
+        let text = shortened(line, MAX_LINE_BYTES);
         let mut written = self.written();
-        if line.starts_with("panicked at ") {
-            written.panic = Some(line.to_string());
+        if text.starts_with("panicked at ") {
+            written.panic = Some(text.to_string());
         }
-        if self.silent.load(Ordering::Relaxed) {
+        let (seq, number) = (written.seq, written.number);
+        written.number += 1;
+        if written.silent {
             return;
         }
-        let full = written.lines >= MAX_LINES || written.bytes + line.len() > MAX_BYTES;
+        let line = Line {
+            level,
+            text: &text,
+            seq,
+            number,
+        };
+        let full = written.lines >= MAX_LINES || written.bytes + text.len() > MAX_BYTES;
         // Nothing follows a gap, so that what is there is the beginning of what was written.
         if full || written.dropped > 0 {
             written.dropped += 1;
+            written.sink.dropped(line);
             return;
         }
         written.lines += 1;
-        written.bytes += line.len();
-        drop(written);
-        self.sink.log(level, &line);
+        written.bytes += text.len();
+        written.sink.log(line);
     }
 
     /// What the guest said of the trap that ended it.
@@ -121,14 +160,15 @@ impl GuestLog {
 
 impl Drop for GuestLog {
     fn drop(&mut self) {
-        let dropped = self.written().dropped;
+        let written = self.written();
+        let dropped = written.dropped;
         if dropped > 0 {
             let text = format!(
                 "{dropped} more lines were dropped: the log takes {MAX_LINES} lines and {} MiB of one activation or \
                  attempt",
                 MAX_BYTES >> 20
             );
-            self.sink.log(LogLevel::Warn, &text);
+            written.sink.dropped_in_all(&text);
         }
     }
 }

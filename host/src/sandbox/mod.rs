@@ -4,6 +4,7 @@
 //! beyond its journal it asks of its [`Owner`].
 
 mod bindings;
+mod blobs;
 mod closure;
 mod component;
 mod grants;
@@ -23,12 +24,13 @@ mod effects;
 mod trap;
 mod workflow;
 
+pub use blobs::{BlobReader, BlobStore, BlobWriter, NoBlobs};
 pub use closure::ClosureRequest;
 pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use effects::{NoEffects, StepEffects};
 pub use grants::{HttpGrant, HttpGrantError};
 pub use json::{JsonError, read_json};
-pub use logs::{LogLevel, LogSink, NoLogs};
+pub use logs::{Line, LogSink, NoLogs};
 pub use manifest::{Manifest, ManifestError, SignatureForm, StepManifest, Webhook, WorkflowManifest};
 pub use runtime::{Sandbox, SandboxConfig, SandboxError};
 pub use schedule::{CatchUp, Schedule, ScheduleError, ScheduleSpec, slot_text};

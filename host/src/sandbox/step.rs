@@ -7,11 +7,12 @@ use std::time::Duration;
 use wasmtime::Store;
 
 use super::bindings::Workflow;
+use super::blobs::BlobStore;
 use super::component::Component;
 use super::effects::StepEffects;
 use super::guest::{Guest, Role, StepGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
-use super::logs::{GuestLog, LogSink};
+use super::logs::{GuestLog, LogSink, NoLogs};
 use super::runtime::Sandbox;
 use super::trap::Trap;
 use crate::journal::{Divergence, Limits};
@@ -28,6 +29,7 @@ pub struct AttemptRequest {
     pub limits: Limits,
     pub logs: Arc<dyn LogSink>,
     pub effects: Arc<dyn StepEffects>,
+    pub blobs: Arc<dyn BlobStore>,
 }
 
 /// How an attempt ended.
@@ -68,9 +70,8 @@ impl Sandbox {
         &self,
         component: &Component,
         limits: &Limits,
-        logs: Arc<dyn LogSink>,
     ) -> wasmtime::Result<StepInstance> {
-        let mut store = self.step_store(limits, logs);
+        let mut store = self.step_store(limits, Arc::new(NoLogs));
         let guest = instantiate(component, limits, &mut store).await?;
         Ok(StepInstance { store, guest })
     }
@@ -95,7 +96,10 @@ impl Sandbox {
     ) -> (AttemptEnd, SpentInstance) {
         let limits = &request.limits;
         let (mut store, made) = match fresh {
-            Some(StepInstance { store, guest }) => (store, Some(guest)),
+            Some(StepInstance { store, guest }) => {
+                store.data().logs.set_sink(request.logs);
+                (store, Some(guest))
+            }
             None => (self.step_store(limits, request.logs), None),
         };
         store.data_mut().role = Role::Step(StepGuest {
@@ -104,6 +108,9 @@ impl Sandbox {
             effects: request.effects,
             written: HashMap::new(),
             emitted: HashMap::new(),
+            blobs: request.blobs,
+            blobs_open: 0,
+            blob_bytes: 0,
         });
         let returned = async {
             let instance = match made {

@@ -13,8 +13,8 @@ use super::{
 use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{
     Body, CallNo, CancelReason, ChildAdmission, ChildStart, Continuation, EmitPart, Entry, Event, Failure,
-    FailureKind, HookNo, HookSpec, IllegalTransition, NewEmit, NewEntry, ParentEnd, RunStatus, Started,
-    StreamWrite, Timestamp,
+    FailureKind, HookNo, HookSpec, IllegalTransition, LogLine, NewEmit, NewEntry, ParentEnd, RunStatus,
+    Started, StreamWrite, Timestamp,
 };
 
 /// The latest time that a store keeps: databases have signed integers. Later ones mean "never".
@@ -533,6 +533,15 @@ pub fn write_chunk(
         return Ok(Err(Written::Full("the run has 64 streams, its limit")));
     }
     Ok(Ok(()))
+}
+
+/// What one run's log keeps. The first lines stay; what comes then is counted.
+const MAX_LOG_LINES: u64 = 100_000;
+const MAX_LOG_BYTES: u64 = 16 << 20;
+
+/// Whether a log of so many lines and bytes takes this line too.
+pub fn takes_line(lines: u64, bytes: u64, line: &LogLine) -> bool {
+    lines < MAX_LOG_LINES && bytes + line.text.len() as u64 <= MAX_LOG_BYTES
 }
 
 /// Refuses an append whose sender has applied more than there is. `last` is the journal's last position.

@@ -1,6 +1,6 @@
 //! The store in memory: the specification of every other one, and `serve --ephemeral`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -54,6 +54,7 @@ struct Run {
     /// The claims that its own replaced when it was admitted.
     replaced: Vec<(HookToken, Option<(usize, HookNo)>)>,
     streams: BTreeMap<StreamName, Stream>,
+    log: Log,
     /// Who started it, by its place in `runs`.
     parent: Option<(usize, CallNo, ParentEnd)>,
 }
@@ -64,6 +65,36 @@ struct Stream {
     bytes: u64,
     /// The next number of every writer.
     next: BTreeMap<Option<CallNo>, u64>,
+}
+
+#[derive(Default)]
+struct Log {
+    lines: Vec<LogLine>,
+    bytes: u64,
+    dropped: u64,
+    /// What names each line: kept once.
+    known: HashSet<(Option<CallNo>, u32, Seq, u64)>,
+    mark: Option<LogMark>,
+}
+
+impl Log {
+    fn add(&mut self, batch: LogBatch) {
+        for line in batch.lines {
+            let at = decide::entry_time(0, line.at);
+            let line = LogLine { at, ..line };
+            if !decide::takes_line(self.lines.len() as u64, self.bytes, &line) {
+                self.dropped += 1;
+            } else if self
+                .known
+                .insert((line.call, line.attempt, line.seq, line.number))
+            {
+                self.bytes += line.text.len() as u64;
+                self.lines.push(line);
+            }
+        }
+        self.dropped += batch.dropped;
+        self.mark = self.mark.max(batch.mark);
+    }
 }
 
 #[derive(Clone)]
@@ -456,6 +487,7 @@ impl State {
             hooks,
             replaced,
             streams: BTreeMap::new(),
+            log: Log::default(),
             parent,
         });
         Ok(())
@@ -528,6 +560,7 @@ impl State {
         }
 
         let run = &mut self.runs[index];
+        run.log.add(append.logs);
         let parked = append
             .park
             .filter(|_| !left.others_wrote)
@@ -941,6 +974,7 @@ impl Store for MemoryStore {
             run: run.info(&state.runs),
             entries: run.from(from).to_vec(),
             written: run.streams.iter().filter_map(own).collect(),
+            logged: run.log.mark,
         }))
     }
 
@@ -983,6 +1017,22 @@ impl Store for MemoryStore {
         let read = |run: &Run| {
             let chunks = run.streams.get(stream).map_or(&[][..], |stream| &stream.chunks);
             chunks.iter().skip(from).take(limit).cloned().collect()
+        };
+        Ok(state.find(run).map(read))
+    }
+
+    async fn logs(&self, run: &RunId, filter: LogFilter) -> Result<Option<LogPage>> {
+        let state = self.state();
+        let read = |run: &Run| {
+            let numbered = (0..).zip(&run.log.lines);
+            let wanted = numbered.filter(|(index, line)| *index >= filter.from && line.level >= filter.level);
+            LogPage {
+                lines: wanted
+                    .take(filter.limit)
+                    .map(|(index, line)| (index, line.clone()))
+                    .collect(),
+                dropped: run.log.dropped,
+            }
         };
         Ok(state.find(run).map(read))
     }

@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::ids::{Digest, EventName, HookToken, IdempotencyKey, RunId, StreamName, Tags};
 use crate::journal::{
-    Body, CallNo, CancelReason, Entry, HookNo, HookSpec, NewEntry, RunStatus, Seq, Started, StreamWrite,
-    Timestamp,
+    Body, CallNo, CancelReason, Entry, HookNo, HookSpec, LogBatch, LogLevel, LogLine, LogMark, NewEntry,
+    RunStatus, Seq, Started, StreamWrite, Timestamp,
 };
 
 pub use memory::MemoryStore;
@@ -331,6 +331,9 @@ pub struct Append {
     /// The guest has observed everything up to its own entries and waits. Has no effect when others wrote
     /// after `seen`.
     pub park: Option<Park>,
+    /// Lines for the run's log, written when its entries are. Lines that are there are not added again; those over the
+    /// bounds of a run are counted.
+    pub logs: LogBatch,
     pub now: Timestamp,
 }
 
@@ -624,6 +627,8 @@ pub struct Loaded {
     pub entries: Vec<Entry>,
     /// How many chunks of output workflow code has written, by stream.
     pub written: BTreeMap<StreamName, u64>,
+    /// How far workflow code has come in writing to the log.
+    pub logged: Option<LogMark>,
 }
 
 /// Which runs to list, newest first.
@@ -692,6 +697,25 @@ pub struct Deployment {
     pub digest: Digest,
     pub manifest: Arc<str>,
     pub deployed_at: Timestamp,
+}
+
+/// Which lines of a run's log to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogFilter {
+    /// Index of the first.
+    pub from: u64,
+    pub limit: usize,
+    /// Of this level or above.
+    pub level: LogLevel,
+}
+
+/// A piece of a run's log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogPage {
+    /// Each with its place in the log, from 0, in order.
+    pub lines: Vec<(u64, LogLine)>,
+    /// Lines of this run, whatever their place and level, that were not kept.
+    pub dropped: u64,
 }
 
 /// A chunk that a step writes.
@@ -827,6 +851,9 @@ pub trait Store: Send + Sync {
         from: u64,
         limit: usize,
     ) -> Result<Option<Vec<Chunk>>>;
+
+    /// A piece of a run's log; `None` when there is no such run.
+    async fn logs(&self, run: &RunId, filter: LogFilter) -> Result<Option<LogPage>>;
 
     /// Marks a live run as blocked. Its journal stays as it is.
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()>;

@@ -1,5 +1,6 @@
 //! Small workflows, one per behaviour that a test needs.
 
+mod blobs;
 mod broken;
 mod cancel;
 mod changing;

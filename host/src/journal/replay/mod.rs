@@ -333,6 +333,11 @@ impl Replay {
         self.horizon + 1 < self.resumed || (self.next_call as usize) < self.calls.len()
     }
 
+    /// The newest entry that the guest has observed.
+    pub fn horizon(&self) -> Seq {
+        self.entries[self.horizon].seq
+    }
+
     /// The input of the run, JSON.
     pub fn input(&self) -> Arc<str> {
         text_of(&self.entries[0])

@@ -1,8 +1,8 @@
 //! `onemark:workflow/logs`.
 
+use crate::journal::LogLevel;
 use crate::sandbox::bindings::onemark::workflow::logs::{Host, Level};
 use crate::sandbox::guest::Guest;
-use crate::sandbox::logs::LogLevel;
 
 impl Host for Guest {
     fn log(&mut self, level: Level, message: String) -> wasmtime::Result<()> {

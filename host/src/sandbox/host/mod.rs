@@ -1,6 +1,7 @@
 //! What guests call, one file per WIT interface.
 
 mod attempt;
+mod blobs;
 mod children;
 mod context;
 mod events;

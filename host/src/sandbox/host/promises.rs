@@ -64,6 +64,8 @@ pub async fn wait(mut store: StoreContextMut<'_, Guest>) -> wasmtime::Result<u32
         store.data_mut().workflow("wait")?.burnt += fuel.saturating_sub(left);
         store.set_fuel(fuel)?;
     }
-    store.data().logs.set_silent(silent);
+    let logs = store.data().logs.clone();
+    logs.set_silent(silent);
+    logs.set_position(store.data_mut().workflow("wait")?.replay.horizon());
     Ok(promise)
 }

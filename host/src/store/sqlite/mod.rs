@@ -10,6 +10,7 @@ mod failure;
 mod hooks;
 mod host;
 mod journal;
+mod logs;
 mod migrations;
 mod open;
 mod readers;
@@ -197,6 +198,15 @@ impl Store for SqliteStore {
         self.readers.run(read).await
     }
 
+    async fn logs(&self, run: &RunId, filter: LogFilter) -> Result<Option<LogPage>> {
+        let run = run.clone();
+        let read = move |conn: &_| {
+            let key = runs::key(conn, &run)?;
+            key.map(|key| logs::read(conn, key, filter)).transpose()
+        };
+        self.readers.run(read).await
+    }
+
     async fn block(&self, run: &RunId, fence: Fence, blocked: Blocked) -> Result<()> {
         let run = run.clone();
         self.writer
@@ -299,5 +309,6 @@ fn load(conn: &rusqlite::Connection, id: &RunId, from: Seq) -> std::result::Resu
         run,
         entries,
         written,
+        logged: logs::mark(conn, row.key)?,
     }))
 }

@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::journal::{self, NOTHING, Tail};
 use super::runs::{self, Anchor, NewRow, ParentLink, RunKey};
 use super::thread::Writing;
-use super::{components, hooks, host, receipts, schedules, streams};
+use super::{components, hooks, host, logs, receipts, schedules, streams};
 use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{
     Body, Continuation, Entry, Event, HookNo, NewEntry, ParentEnd, RunStatus, Seq, StreamWrite, Timestamp,
@@ -431,6 +431,9 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
             _ => {}
         }
         entries.push(head.push(&writing.conn, event, body, append.now)?);
+    }
+    if !append.logs.is_empty() {
+        logs::add(&writing.conn, head.key, &append.logs)?;
     }
     let parked = append
         .park

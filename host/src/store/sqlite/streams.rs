@@ -15,7 +15,7 @@ use crate::store::{Chunk, StreamInfo};
 /// Stands for workflow code among the calls that write.
 const WORKFLOW: i64 = -1;
 
-fn writer(call: Option<CallNo>) -> i64 {
+pub fn writer(call: Option<CallNo>) -> i64 {
     call.map_or(WORKFLOW, i64::from)
 }
 
