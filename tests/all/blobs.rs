@@ -117,17 +117,17 @@ async fn writers_that_never_finish_leave_nothing(kind: StoreKind) {
 #[tokio::test(flavor = "multi_thread")]
 async fn blobs_of_saved_steps_survive_a_crash_and_halves_do_not() {
     let marks = Marks::start().await;
-    marks.hold("before the blob");
+    marks.hold("blob");
     let host = TestHost::with_http(&[marks.authority()]).await;
     let input = json!({ "marks": marks.url(), "text": "kept" });
     let run = host.start("reads_after_a_crash", input).await;
-    marks.reached("before the blob", 1).await;
+    marks.reached("blob", 1).await;
     let half = folder(&host).join("unfinished").join("half");
     std::fs::write(&half, "ke").unwrap();
 
     let host = host.restart().await;
     assert!(!half.exists());
-    marks.reached("before the blob", 2).await;
+    marks.reached("blob", 2).await;
     marks.let_go();
     assert_eq!(host.output(&run).await, "kept");
     let events = host.events(&run).await;

@@ -7,12 +7,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use sha2::{Digest as _, Sha256};
 use tempfile::{NamedTempFile, TempDir, TempPath};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Engine;
 use super::error::Result;
@@ -21,6 +23,10 @@ use crate::journal::{Failure, FailureKind};
 use crate::sandbox::{BlobReader, BlobStore, BlobWriter};
 
 const UNFINISHED: &str = "unfinished";
+
+/// Blobs that are open at once, of all attempts and of those who fetch them: each takes a file of those that the
+/// process may open.
+const MAX_OPEN: usize = 256;
 
 /// Why a blob cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +53,7 @@ impl From<BlobError> for Failure {
 /// The folder.
 pub struct Blobs {
     folder: PathBuf,
+    open: Arc<Semaphore>,
     /// Of a host that keeps nothing: removed with it.
     _temporary: Option<TempDir>,
 }
@@ -66,11 +73,19 @@ impl Blobs {
         }
         Ok(Self {
             folder,
+            open: Arc::new(Semaphore::new(MAX_OPEN)),
             _temporary: temporary,
         })
     }
 
+    /// Nobody waits for a place: two attempts that hold some could wait for each other.
+    fn place_for_one(&self) -> io::Result<OwnedSemaphorePermit> {
+        let place = self.open.clone().try_acquire_owned();
+        place.map_err(|_| io::Error::other(format!("{MAX_OPEN} blobs are open at once, as many as may be")))
+    }
+
     async fn begin(&self) -> io::Result<Writing> {
+        let open = self.place_for_one()?;
         let folder = self.folder.clone();
         let made = move || {
             let unfinished = folder.join(UNFINISHED);
@@ -83,10 +98,12 @@ impl Blobs {
             file: File::from_std(file),
             path,
             hash: Sha256::new(),
+            _open: open,
         })
     }
 
     async fn read(&self, digest: Digest) -> std::result::Result<Reading, BlobError> {
+        let open = self.place_for_one()?;
         let file = match File::open(place(&self.folder, digest)).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::NotFound(digest)),
             opened => opened?,
@@ -96,6 +113,7 @@ impl Blobs {
             file,
             digest,
             hash: Some(Sha256::new()),
+            _open: open,
         })
     }
 }
@@ -127,6 +145,7 @@ struct Writing {
     file: File,
     path: TempPath,
     hash: Sha256,
+    _open: OwnedSemaphorePermit,
 }
 
 impl Writing {
@@ -136,6 +155,7 @@ impl Writing {
             mut file,
             path,
             hash,
+            _open,
         } = self;
         file.flush().await?;
         file.sync_all().await?;
@@ -147,7 +167,8 @@ impl Writing {
             // Where there is such a blob this has the same content, and mends it if it was damaged.
             path.persist(&place)?;
             // The names must survive too: of the file, and of its folders.
-            for folder in [shelf, &folder, folder.parent().unwrap_or(&folder)] {
+            let beside = folder.parent().filter(|beside| !beside.as_os_str().is_empty());
+            for folder in [shelf, &folder, beside.unwrap_or(Path::new("."))] {
                 std::fs::File::open(folder)?.sync_all()?;
             }
             Ok(())
@@ -164,6 +185,7 @@ pub struct Reading {
     digest: Digest,
     /// `None` once it is checked.
     hash: Option<Sha256>,
+    _open: OwnedSemaphorePermit,
 }
 
 impl Reading {
@@ -311,6 +333,20 @@ mod tests {
         }
         write(&blobs, &[b"abcd"]).await;
         assert_eq!(blobs.read(digest).await.unwrap().next(9).await.unwrap(), b"abcd");
+    }
+
+    #[tokio::test]
+    async fn so_many_are_open_at_once_and_no_more() {
+        let blobs = Blobs::open(None).unwrap();
+        let digest = write(&blobs, &[b"abc"]).await;
+        let mut readers = Vec::new();
+        for _ in 0..MAX_OPEN {
+            readers.push(blobs.read(digest).await.unwrap());
+        }
+        let failure = blobs.create().await.err().unwrap();
+        assert_eq!(failure.kind, FailureKind::StorageFailed);
+        readers.pop();
+        blobs.create().await.unwrap();
     }
 
     #[tokio::test]

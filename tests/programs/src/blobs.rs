@@ -46,7 +46,7 @@ async fn reads_blob(blob: Blob) -> WorkflowResult<String> {
 
 #[step]
 async fn read_marked(marks: &str, blob: Blob) -> Result<String, StepFailed> {
-    marks::leave(marks, "before the blob").await?;
+    marks::leave(marks, "blob").await?;
     Ok(String::from_utf8(blob.read()?)?)
 }
 
