@@ -90,11 +90,6 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
     }
 
-    pub fn unknown_deployment(name: &str) -> Self {
-        let message = format!("no component is deployed as `{name}`");
-        Self::new(StatusCode::NOT_FOUND, "unknown_component", message).hint(DEPLOY_FIRST)
-    }
-
     pub fn not_ready(error: &StoreError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", error.to_string())
     }
@@ -143,6 +138,26 @@ impl From<Error> for ApiError {
                 .detail("steps", steps)
                 .hint("say `repeat_unkeyed: true` when that is what you want, or give the steps keys"),
 
+            Error::EntryNotFound { run, seq, last } => new(S::NOT_FOUND, "entry_not_found")
+                .detail("run_id", run)
+                .detail("seq", seq)
+                .detail("last", last)
+                .hint("`GET /v1/runs/{id}/journal` and `onemark journal` list the entries"),
+            Error::EndsThere { run, seq, last } => new(S::CONFLICT, "run_ends_there")
+                .detail("run_id", run)
+                .detail("seq", seq)
+                .detail("last", last),
+            Error::DoesNotReplay {
+                run,
+                component,
+                verdict,
+                ..
+            } => new(S::CONFLICT, "does_not_replay")
+                .detail("run_id", run)
+                .detail("component", component)
+                .detail("verdict", verdict)
+                .hint("mend the component, fork at an earlier entry, or say `force: true`"),
+
             Error::RunNotFound(run) => new(S::NOT_FOUND, "run_not_found").detail("run_id", run),
             Error::ScheduleNotFound(name) => new(S::NOT_FOUND, "schedule_not_found")
                 .detail("schedule", name)
@@ -187,6 +202,7 @@ impl From<Error> for ApiError {
                 .detail("call", call),
 
             Error::DamagedComponent(_) => new(S::INTERNAL_SERVER_ERROR, "damaged_component"),
+            Error::UnknownDeployment(_) => new(S::NOT_FOUND, "unknown_component").hint(DEPLOY_FIRST),
             Error::UnknownComponent(digest) => new(S::NOT_FOUND, "unknown_component")
                 .detail("component", digest)
                 .hint(DEPLOY_FIRST),

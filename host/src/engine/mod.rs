@@ -11,6 +11,7 @@ mod children;
 mod components;
 mod error;
 mod events;
+mod fork;
 mod held;
 mod hooks;
 mod registry;
@@ -42,8 +43,9 @@ pub use error::{Error, Result};
 pub use replay::verify;
 pub use request::{
     Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, EmitReceipt, EmitRequest,
-    Outcome, ReplayReport, ReplayedCall, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult,
-    StartHook, StartPayload, StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    ForkHook, ForkRequest, Outcome, Replaced, ReplayReport, ReplayedCall, RerunRequest, Resolution,
+    RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt, StartRequest, Verdict,
+    WorkflowInfo,
 };
 pub use schedules::{BackfillReceipt, BackfilledSlot, ScheduleInfo};
 pub use streams::{Followed, Following};

@@ -5,6 +5,7 @@
 mod codec;
 mod divergence;
 mod entry;
+mod fork;
 mod options;
 mod outcome;
 mod replay;
@@ -17,9 +18,10 @@ pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
 pub use divergence::{Call, Divergence};
 pub use entry::{
     Body, CallNo, CancelReason, ChildAdmission, ChildHook, ChildOptions, ChildStart, Continuation,
-    EmitAdmission, EmitPart, Entry, Event, HookNo, HookSpec, Lineage, MAX_METADATA_BYTES, NewEmit, NewEntry,
-    ParentEnd, PayloadType, RunTimeout, Seq, Started, Timestamp,
+    EmitAdmission, EmitPart, Entry, Event, Forked, HookNo, HookSpec, Lineage, MAX_METADATA_BYTES, NewEmit,
+    NewEntry, ParentEnd, PayloadType, RunTimeout, Seq, Started, Timestamp,
 };
+pub use fork::{Copied, CopiedHook};
 pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides, Then};
 pub use outcome::{
     AttemptError, Failure, FailureKind, MAX_MESSAGE_BYTES, checked_json, continued_with, is_not_continued,

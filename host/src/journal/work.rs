@@ -104,6 +104,8 @@ pub struct Work {
     due: BTreeSet<(Timestamp, CallNo)>,
     /// Why the run is to end, where it is.
     pub cancel_requested: Option<CancelReason>,
+    /// When the run may begin.
+    begins: Timestamp,
     timeout: Option<RunTimeout>,
     pub deadline: Option<Deadline>,
 }
@@ -113,8 +115,9 @@ impl Work {
         match &entry.event {
             Event::Started(started) => {
                 self.timeout = started.timeout;
-                let begins = started.start_at.unwrap_or(entry.at).max(entry.at);
-                let after = |timeout: RunTimeout| Deadline::Cancel(begins.saturating_add(timeout.after_ms));
+                self.begins = started.start_at.unwrap_or(entry.at).max(entry.at);
+                let after =
+                    |timeout: RunTimeout| Deadline::Cancel(self.begins.saturating_add(timeout.after_ms));
                 self.deadline = started.timeout.map(after);
             }
             Event::CancelRequested { reason } => {
@@ -174,6 +177,18 @@ impl Work {
                     step.first_at = None;
                     step.last = LastAttempt::None;
                 }
+            }
+            // The run has attempted nothing yet, and has its time before it.
+            Event::Forked(_) => {
+                for step in self.steps.values_mut() {
+                    (step.attempts, step.forgiven, step.first_at) = (0, 0, None);
+                    step.last = LastAttempt::None;
+                }
+                let counted_anew = |timeout: RunTimeout| match self.deadline {
+                    Some(Deadline::End(_)) => Deadline::End(entry.at.saturating_add(timeout.grace_ms)),
+                    _ => Deadline::Cancel(self.begins.max(entry.at).saturating_add(timeout.after_ms)),
+                };
+                self.deadline = self.timeout.map(counted_anew);
             }
             Event::TimerSet { call, due, .. } => {
                 self.timers.insert(*call, OpenTimer { due: *due });

@@ -9,6 +9,7 @@ mod closures;
 mod continued;
 mod events;
 mod forbidden;
+mod forks;
 mod held;
 mod hooks;
 mod logs;
