@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use onemark::engine::{EngineConfig, Error, ForkHook, ForkRequest, Replaced, StartHook};
+use onemark::clock::Clock as _;
+use onemark::engine::{EngineConfig, Error, ForkHook, ForkRequest, Replaced, StartHook, StartRequest};
 use onemark::ids::{IdempotencyKey, RunId, StreamName, Tags};
-use onemark::journal::{Event, Lineage, RunStatus, Seq};
+use onemark::journal::{Lineage, RunStatus, Seq};
 use onemark::store::{BlockReason, HookState};
-use onemark_tests::{Marks, StoreKind, TestHost, on_each_store, token, variant};
+use onemark_tests::{Marks, StoreKind, TestHost, on_each_store, request, token, variant};
 use serde_json::{Value, json};
 
 on_each_store!(
@@ -20,6 +21,8 @@ on_each_store!(
     e13_a_fork_does_not_own_unfinished_children,
     e13_tags_are_copied_and_chunks_are_not,
     e13_forks_that_cannot_be,
+    e13_a_run_can_be_forked_at_every_entry,
+    e13_what_a_run_waits_for_or_was_asked_holds_for_its_fork,
     a24_a_fork_is_carried_out_once,
     a27_a_fork_claims_only_what_it_names,
 );
@@ -456,6 +459,71 @@ async fn e13_forks_that_cannot_be(kind: StoreKind) {
         assert_eq!(host.output(&fork).await, whole, "at {at}");
         host.agrees(&fork).await;
     }
+}
+
+async fn e13_a_run_can_be_forked_at_every_entry(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    for (workflow, input) in [
+        ("fanout", json!({ "n": 3 })),
+        ("select_loop", json!({ "n": 2 })),
+        ("captures", json!({ "words": ["a", "b"] })),
+        ("closures_together", json!({ "n": 2 })),
+        ("wild_closures", json!({ "rounds": 1 })),
+    ] {
+        let (run, whole) = host.completes(workflow, input).await;
+        let end = last(&host, &run).await;
+        let mut forks = Vec::new();
+        for at in 0..end {
+            forks.push(forked(&host, fork(&run, at)).await);
+        }
+        for (at, fork) in forks.iter().enumerate() {
+            let output = host.output(fork).await;
+            // Its token is named after the run.
+            if workflow != "closures_together" {
+                assert_eq!(output, whole, "{workflow} at {at}");
+            }
+            host.agrees(fork).await;
+        }
+        host.agrees(&run).await;
+    }
+}
+
+async fn e13_what_a_run_waits_for_or_was_asked_holds_for_its_fork(kind: StoreKind) {
+    let host = TestHost::with_clock(kind).await;
+    let at = host.clock.as_ref().unwrap().now() + 60_000;
+    let later = StartRequest {
+        start_at: Some(at),
+        ..request("sequence", json!({ "n": 1 }), &["x"])
+    };
+    let run = host.engine.start(later).await.unwrap().run_id;
+    let beside = forked(&host, fork(&run, 0)).await;
+    let info = host.engine.run(&beside).await.unwrap();
+    assert_eq!((info.status, info.wake_at), (RunStatus::Pending, Some(at)));
+    assert!(info.waits.is_some());
+    host.advance(Duration::from_secs(60));
+    host.output(&run).await;
+    host.output(&beside).await;
+    host.agrees(&beside).await;
+    // Its time is over by now.
+    let late = forked(&host, fork(&run, 0)).await;
+    host.output(&late).await;
+    host.agrees(&late).await;
+
+    let run = host.start("sleeps", json!({ "lengths_ms": [3_600_000] })).await;
+    host.reached(&run, RunStatus::Suspended).await;
+    host.engine.cancel(&run).await.unwrap();
+    assert_eq!(host.ended(&run).await.status, RunStatus::Cancelled);
+    let asked = nth(&host, &run, "cancel_requested", 0).await;
+    let cancelled = forked(&host, fork(&run, asked)).await;
+    assert_eq!(host.ended(&cancelled).await.status, RunStatus::Cancelled);
+    host.agrees(&cancelled).await;
+    // Before it was asked, it was not.
+    let goes_on = forked(&host, fork(&run, asked - 1)).await;
+    let info = host.reached(&goes_on, RunStatus::Suspended).await;
+    assert_eq!(info.cancel_requested, None);
+    host.advance(Duration::from_secs(3_600));
+    host.output(&goes_on).await;
+    host.agrees(&goes_on).await;
 }
 
 async fn a24_a_fork_is_carried_out_once(kind: StoreKind) {
