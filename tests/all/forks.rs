@@ -14,6 +14,7 @@ on_each_store!(
     e13_saved_steps_do_not_run_again,
     e13_from_its_first_new_call_a_fork_is_one_of_its_own,
     e13_unfinished_steps_are_attempted_anew,
+    e13_what_runs_at_most_once_is_asked_about,
     e13_a_fork_goes_on_with_a_mended_component,
     e13_timers_keep_their_due_time,
     e13_hooks_are_closed_for_a_fork_that_names_no_tokens,
@@ -216,6 +217,31 @@ async fn e13_unfinished_steps_are_attempted_anew(kind: StoreKind) {
         host.agrees(&fork).await;
         assert_eq!(marks.count("a"), round);
     }
+}
+
+/// Also where its key is made from data. The fork knows of no attempt before its own.
+async fn e13_what_runs_at_most_once_is_asked_about(kind: StoreKind) {
+    let (host, marks) = with_marks(kind).await;
+    let input = json!({ "marks": marks.url(), "how": "lost", "fail": false, "token": "t" });
+    let run = host.start("runs_once", input).await;
+    let held = host.ended(&run).await.blocked.unwrap();
+    assert_eq!(held.reason, BlockReason::UnknownOutcome);
+    let at = last(&host, &run).await;
+    let asked = ForkRequest {
+        repeat_unkeyed: false,
+        ..fork(&run, at)
+    };
+    let refused = host.engine.fork(asked).await;
+    let Err(Error::UnkeyedSteps { steps, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(steps, ["once"]);
+    assert_eq!(marks.count("lost"), 1);
+    let fork = forked(&host, fork(&run, at)).await;
+    let held = host.ended(&fork).await.blocked.unwrap().step.unwrap();
+    assert_eq!((held.attempt, held.key.as_str()), (1, "charge:lost"));
+    assert_eq!(marks.count("lost"), 2);
+    host.agrees(&fork).await;
 }
 
 async fn e13_a_fork_goes_on_with_a_mended_component(kind: StoreKind) {

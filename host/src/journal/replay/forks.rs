@@ -1,7 +1,7 @@
 //! Forks as the guest passes them: whose run it is, and what it draws.
 //!
-//! The guest has passed a fork when it has made every copied call and was told everything that the copied entries
-//! tell: what it asks for next is no longer in them. So it is with what it draws then, that no copied call can depend on.
+//! The guest has passed a fork when it has made every copied call and was told everything that the copied entries tell:
+//! what it asks for next is no longer in them. No copied call can depend on what it draws from then on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
