@@ -43,6 +43,8 @@ pub enum FailureKind {
     RunIdConflict,
     /// No such workflow is deployed.
     UnknownWorkflow,
+    /// The run is a fork, and the child belongs to the run that it was forked from.
+    NotForked,
     /// The run was asked to cancel.
     Cancelled,
     /// A durable call outside of workflow code.
@@ -76,6 +78,7 @@ impl FailureKind {
             Self::HookConflict => "hook_conflict",
             Self::RunIdConflict => "run_id_conflict",
             Self::UnknownWorkflow => "unknown_workflow",
+            Self::NotForked => "not_forked",
             Self::Cancelled => "cancelled",
             Self::NotInStep => "not_in_step",
             Self::NotInWorkflow => "not_in_workflow",

@@ -185,7 +185,7 @@ impl<T: Serialize, E: Into<WorkflowError>> WorkflowOutput for Result<T, E> {
     }
 }
 
-/// The id of this run.
+/// The id of this run. In a fork, up to where it goes on by itself: that of the run whose journal it shares.
 ///
 /// # Panics
 ///

@@ -4,6 +4,7 @@ use onemark::api::{self, Secrets, ServerConfig};
 use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
 use onemark::journal::RunStatus;
+use onemark::store::RunInfo;
 use onemark_tests::{StoreKind, TestHost, programs, scheduled, variant};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Map, Value, json};
@@ -585,6 +586,93 @@ async fn upgrades_by_name_and_by_digest() {
     assert_eq!(server.ended(&run).await["output"], "saved, mended");
     let body = json!({ "component": mended["digest"] });
     server.refused_post(&path, body, 409, "run_ended").await;
+}
+
+/// E13: forks over HTTP, and those that are refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_at_an_entry() {
+    let server = Server::new().await;
+    let run = server.start("keys", json!({ "seed": "a" }), "t").await;
+    let first = server.ended(&run).await["output"].clone();
+    let path = format!("/v1/runs/{run}/fork");
+    let journal = server.get(&format!("/v1/runs/{run}/journal")).await.json;
+    let entries = journal["entries"].as_array().unwrap();
+    let saved = entries.iter().filter(|entry| entry["event"] == "step_completed");
+    // Of four steps one is keyed by data and one by its caller.
+    let at = saved.clone().nth(1).unwrap()["seq"].clone();
+    let end = entries.len() - 1;
+
+    let refused = server
+        .refused_post(&path, json!({ "at": at }), 409, "unkeyed_steps")
+        .await;
+    assert_eq!(refused.json["error"]["steps"], json!(["unkeyed"]));
+    let past_end = json!({ "at": end });
+    let refused = server.refused_post(&path, past_end, 409, "run_ends_there").await;
+    assert_eq!(refused.json["error"]["last"], json!(end - 1));
+    let missing = json!({ "at": end + 1 });
+    let refused = server.refused_post(&path, missing, 404, "entry_not_found").await;
+    assert_eq!(refused.json["error"]["last"], json!(end));
+    for body in [
+        json!({}),
+        json!({ "at": -1 }),
+        json!({ "at": 1, "hooks": [{ "token": "x", "for": {} }] }),
+        json!({ "at": 1, "hooks": [{ "token": "x", "for": 3 }] }),
+        json!({ "at": 1, "on_conflict": "fail" }),
+    ] {
+        server.refused_post(&path, body, 400, "invalid_request").await;
+    }
+    let unknown = json!({ "at": 1, "component": "nope", "repeat_unkeyed": true });
+    server
+        .refused_post(&path, unknown, 404, "unknown_component")
+        .await;
+    let held = json!({ "at": 1, "repeat_unkeyed": true, "hooks": [{ "token": "t2", "for": "t" }] });
+    let owner = server.start("read_any", json!({}), "t2").await;
+    let id = RunId::new(&owner).unwrap();
+    server.host.reached(&id, RunStatus::Suspended).await;
+    let refused = server.refused_post(&path, held, 409, "hook_conflict").await;
+    assert_eq!(refused.json["error"]["conflicting_run_id"], owner.as_str());
+    let nobody = "/v1/runs/nobody/fork";
+    server
+        .refused_post(nobody, json!({ "at": 0 }), 404, "run_not_found")
+        .await;
+
+    let body = json!({
+        "at": at,
+        "repeat_unkeyed": true,
+        "hooks": [{ "token": "u", "for": "t", "min_retention": "1h" }],
+    });
+    let forked = server.post_with_key(&path, "once", &body).await;
+    assert_eq!(forked.status, StatusCode::CREATED, "{}", forked.text);
+    let fork = forked.json["run_id"].as_str().unwrap().to_owned();
+    let second = server.ended(&fork).await["output"].clone();
+    let same: Vec<_> = (0..4).map(|n| first[n] == second[n]).collect();
+    assert_eq!(same, [true, true, false, true]);
+    let shown = server.get(&format!("/v1/runs/{fork}")).await.json;
+    assert_eq!(shown["lineage"], json!({ "fork": { "of": run, "upto": at } }));
+    assert_eq!(shown["tokens"], json!(["u"]));
+    assert_eq!(shown["hooks"][0]["state"], "retained");
+    // The answer again, whatever is there by now.
+    server.put("other", variant("mended").to_vec()).await;
+    let again = server.post_with_key(&path, "once", &body).await;
+    assert_eq!(again.json["run_id"], fork.as_str());
+    let other = json!({ "at": 0, "repeat_unkeyed": true });
+    let conflict = server.post_with_key(&path, "once", other).await;
+    assert_eq!(conflict.json["error"]["code"], "key_conflict");
+
+    let renamed = server.put("renamed", variant("renamed").to_vec()).await.json;
+    let changing = server.start("programs/changing", json!({}), "c").await;
+    let id = RunId::new(&changing).unwrap();
+    // Asleep for a moment, then waiting for a payload.
+    let waits = |run: &RunInfo| run.entries == 9 && run.status == RunStatus::Suspended;
+    let at = server.host.until(&id, waits).await.entries - 1;
+    let path = format!("/v1/runs/{changing}/fork");
+    let body = json!({ "at": at, "component": renamed["digest"], "repeat_unkeyed": true });
+    let refused = server.refused_post(&path, body, 409, "does_not_replay").await;
+    assert!(
+        refused.json["error"]["verdict"]["diverged"]["diff"].is_string(),
+        "{}",
+        refused.text
+    );
 }
 
 /// C10, C18: decisions about steps that block their run.

@@ -357,6 +357,55 @@ fn exit_codes_tell_how_it_ended() {
     assert!(served.run(&again).ends_with(0).stdout.contains("mended"));
 }
 
+/// E13
+#[test]
+fn a_fork_says_where_it_comes_from() {
+    let served = Served::with_programs();
+    let start = [
+        "start",
+        "keys",
+        r#"{"seed":"a"}"#,
+        "--id",
+        "first",
+        "--hook",
+        "x",
+        "--wait",
+    ];
+    served.run(&start).ends_with(0);
+    // The second step is saved at entry 6, and has no key made from data.
+    let refused = served
+        .run(&["runs", "fork", "first", "--at", "6", "--id", "second"])
+        .ends_with(1);
+    refused.says("`--yes`");
+    let fork = [
+        "runs",
+        "fork",
+        "first",
+        "--at",
+        "6",
+        "--id",
+        "second",
+        "--hook-for",
+        "x",
+        "y",
+        "--yes",
+    ];
+    assert_eq!(served.run(&fork).ends_with(0).stdout.trim(), "second");
+    served.run(&fork).ends_with(0);
+    let shown = served.run(&["runs", "show", "second"]).ends_with(0);
+    assert!(shown.stdout.contains("first at entry 6"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("y "), "{}", shown.stdout);
+    let journal = served.run(&["journal", "second"]).ends_with(0);
+    assert!(journal.stdout.contains("of first at 6,"), "{}", journal.stdout);
+    let by_place = ["runs", "fork", "first", "--at", "1", "--hook", "z", "--yes"];
+    served.run(&by_place).ends_with(0);
+    served.run(&["runs", "fork", "first"]).ends_with(2);
+    served.run(&["runs", "fork", "first", "--at", "99"]).ends_with(1);
+    served
+        .run(&["runs", "fork", "nobody", "--at", "1", "--yes"])
+        .ends_with(1);
+}
+
 #[test]
 fn a_rerun_asks_about_steps_without_keys() {
     let served = Served::with_programs();

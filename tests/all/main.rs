@@ -20,6 +20,7 @@ mod events;
 mod eviction;
 mod examples;
 mod faults;
+mod forks;
 mod held;
 mod hooks;
 mod logs;

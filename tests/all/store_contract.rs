@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use onemark::ids::{Digest, EventName, StreamName, Tags};
 use onemark::journal::{
     Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, EmitAdmission, EmitPart, Event, Failure,
-    FailureKind, HookSpec, Lineage, LogBatch, LogLevel, LogLine, NewEmit, NewEntry, ParentEnd, RunStatus,
-    Started, StreamWrite, Timestamp,
+    FailureKind, Forked, HookSpec, Lineage, LogBatch, LogLevel, LogLine, NewEmit, NewEntry, ParentEnd,
+    RunStatus, Started, StreamWrite, Timestamp,
 };
 use onemark::store::{
-    Append, BlockReason, Blocked, Cap, ChunkWrite, Decision, Emission, Ending, Fence, HeldStep, HookRef,
-    HookState, LogFilter, MemoryStore, NewPart, NewSchedule, OnConflict, Park, RunFilter, ScheduleName,
-    Settled, Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Written,
+    Admission, Append, BlockReason, Blocked, Cap, ChunkWrite, Decision, Emission, Ending, Fence, HeldStep,
+    HookRef, HookState, LogFilter, MemoryStore, NewFork, NewPart, NewSchedule, OnConflict, Park, RunFilter,
+    ScheduleName, Settled, Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Written,
 };
 use proptest::prelude::*;
 
@@ -50,6 +50,15 @@ enum Op {
         policy: Policy,
         start_after: Option<u64>,
         tags: Vec<(usize, usize)>,
+    },
+    /// `upto`: how many entries short of the end it is made. Each claim: a hook and its new token.
+    Fork {
+        id: usize,
+        of: usize,
+        upto: u8,
+        key: Option<usize>,
+        request: u8,
+        claims: Vec<(u32, usize)>,
     },
     Recall {
         id: usize,
@@ -231,6 +240,7 @@ fn op() -> impl Strategy<Value = Op> {
     let token = 0..TOKENS.len();
     let maybe_key = prop::option::weighted(0.4, 0..KEYS.len());
     let claims = prop::collection::vec((token.clone(), 0..RETENTIONS.len()), 0..3);
+    let kept = prop::collection::vec((0..2u32, token.clone()), 0..2);
     let stale = prop_oneof![6 => Just(0i8), 3 => 1..4i8, 1 => Just(-1)];
     let wake = prop::option::weighted(0.7, prop_oneof![0..20_000u64, Just(u64::MAX)]);
     let park = prop::option::of(wake);
@@ -258,6 +268,8 @@ fn op() -> impl Strategy<Value = Op> {
                 start_after,
                 tags,
             }),
+        8 => (id.clone(), id.clone(), 0..5u8, maybe_key.clone(), 0..2u8, kept)
+            .prop_map(|(id, of, upto, key, request, claims)| Op::Fork { id, of, upto, key, request, claims }),
         1 => (id.clone(), 0..KEYS.len(), 0..2u8).prop_map(|(id, key, request)| Op::Recall { id, key, request }),
         5 => (0..3u8, maybe_key.clone(), 0..2u8, parts())
             .prop_map(|(event, key, request, parts)| Op::Emit { event, key, request, parts }),
@@ -377,6 +389,41 @@ impl Pair {
                 run.request = Digest::of([request]);
                 run.key = key_index.map(|index| key(KEYS[index]));
                 let answer = both!(self, store => store.admit(run.clone()));
+                self.meet(&answer);
+            }
+            Op::Fork {
+                id,
+                of,
+                upto,
+                key: key_index,
+                request,
+                claims,
+            } => {
+                let of = run_id(IDS[of]);
+                let entries = self.model.run(&of).await.unwrap().map_or(0, |run| run.entries);
+                let claims = claims
+                    .into_iter()
+                    .map(|(hook, token)| (hook, spec(TOKENS[token], 1_000)));
+                let fork = NewFork {
+                    id: run_id(IDS[id]),
+                    forked: Forked {
+                        of,
+                        upto: entries.saturating_sub(u64::from(upto)),
+                        seed: now,
+                        component: Digest::of("c"),
+                        hooks: claims.collect(),
+                    },
+                    request: Digest::of([request, 1]),
+                    key: key_index.map(|index| key(KEYS[index])),
+                    now,
+                };
+                let answer = both!(self, store => store.fork(fork.clone()));
+                if let Ok(Admission::Started { .. }) = answer {
+                    *self.met.entry("Fork".into()).or_default() += 1;
+                    if !fork.forked.hooks.is_empty() {
+                        *self.met.entry("ForkedHook".into()).or_default() += 1;
+                    }
+                }
                 self.meet(&answer);
             }
             Op::Recall {
@@ -955,6 +1002,8 @@ fn random_operations_reach_every_state() {
     }
     assert!(met.contains_key("Line"), "no line was kept: {met:?}");
     assert!(met.contains_key("Chunk"), "no chunk was written: {met:?}");
+    assert!(met.contains_key("Fork"), "no run was forked: {met:?}");
+    assert!(met.contains_key("ForkedHook"), "no fork claimed a token: {met:?}");
     assert!(met.contains_key("Child"), "no child was started: {met:?}");
     assert!(met.contains_key("Cancelled"), "no run was cancelled: {met:?}");
     assert!(met.contains_key("StartAt"), "no run waited to begin: {met:?}");

@@ -8,9 +8,9 @@ use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, StreamName};
 use onemark::journal::{Entry, Seq, Timestamp};
 use onemark::store::{
     Admission, Append, Appended, Blocked, Cancelled, Chunk, ChunkWrite, Delivered, Delivery, Deployment,
-    Disposed, Emission, Emitted, Ending, Fence, HookInfo, Loaded, LogFilter, LogPage, NewRun, NewSchedule,
-    ReceivedPayload, Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError, StoredComponent,
-    StoredSchedule, StreamInfo, Upgraded, Written,
+    Disposed, Emission, Emitted, Ending, Fence, HookInfo, Loaded, LogFilter, LogPage, NewFork, NewRun,
+    NewSchedule, ReceivedPayload, Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError,
+    StoredComponent, StoredSchedule, StreamInfo, Upgraded, Written,
 };
 use tokio::sync::watch;
 
@@ -99,6 +99,10 @@ impl Store for FaultyStore {
 
     async fn admit(&self, run: NewRun) -> Result<Admission> {
         self.write()?.admit(run).await
+    }
+
+    async fn fork(&self, fork: NewFork) -> Result<Admission> {
+        self.write()?.fork(fork).await
     }
 
     async fn emit(&self, emission: Emission) -> Result<Emitted> {

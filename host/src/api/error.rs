@@ -126,11 +126,6 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "webhook_not_ready", message)
     }
 
-    pub fn unknown_deployment(name: &str) -> Self {
-        let message = format!("no component is deployed as `{name}`");
-        Self::new(StatusCode::NOT_FOUND, "unknown_component", message).hint(DEPLOY_FIRST)
-    }
-
     pub fn not_ready(error: &StoreError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", error.to_string())
     }
@@ -186,6 +181,26 @@ impl From<Error> for ApiError {
                 new(S::INTERNAL_SERVER_ERROR, "corrupt_blob").detail("digest", digest)
             }
             Error::Blob(BlobError::Storage(_)) => new(S::INTERNAL_SERVER_ERROR, "storage_failed"),
+            Error::EntryNotFound { run, seq, last } => new(S::NOT_FOUND, "entry_not_found")
+                .detail("run_id", run)
+                .detail("seq", seq)
+                .detail("last", last)
+                .hint("`GET /v1/runs/{id}/journal` and `onemark journal` list the entries"),
+            Error::EndsThere { run, seq, last } => new(S::CONFLICT, "run_ends_there")
+                .detail("run_id", run)
+                .detail("seq", seq)
+                .detail("last", last),
+            Error::DoesNotReplay {
+                run,
+                component,
+                verdict,
+                ..
+            } => new(S::CONFLICT, "does_not_replay")
+                .detail("run_id", run)
+                .detail("component", component)
+                .detail("verdict", verdict)
+                .hint("mend the component, fork at an earlier entry, or say `force: true`"),
+
             Error::RunNotFound(run) => new(S::NOT_FOUND, "run_not_found").detail("run_id", run),
             Error::ScheduleNotFound(name) => new(S::NOT_FOUND, "schedule_not_found")
                 .detail("schedule", name)
@@ -230,6 +245,7 @@ impl From<Error> for ApiError {
                 .detail("call", call),
 
             Error::DamagedComponent(_) => new(S::INTERNAL_SERVER_ERROR, "damaged_component"),
+            Error::UnknownDeployment(_) => new(S::NOT_FOUND, "unknown_component").hint(DEPLOY_FIRST),
             Error::UnknownComponent(digest) => new(S::NOT_FOUND, "unknown_component")
                 .detail("component", digest)
                 .hint(DEPLOY_FIRST),

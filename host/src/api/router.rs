@@ -54,6 +54,7 @@ pub fn router(engine: Engine, body_timeout: Duration, secrets: Secrets) -> Route
         .route("/v1/runs/{id}/journal", get(runs::journal))
         .route("/v1/runs/{id}/result", get(runs::result))
         .route("/v1/runs/{id}/rerun", post(runs::rerun))
+        .route("/v1/runs/{id}/fork", post(runs::fork))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/runs/{id}/terminate", post(runs::terminate))
         .route("/v1/runs/{id}/resolve", post(runs::resolve))

@@ -13,11 +13,11 @@ use serde_json::{Map, Value};
 use super::error::{ApiError, Result};
 use super::extract::{ComponentBytes, Json as JsonBody, Key, Path, Query};
 use crate::engine::{
-    ConflictPolicy, Engine, ReplayReport, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult,
-    StartHook, StartPayload, StartReceipt, StartRequest,
+    ConflictPolicy, Engine, ForkHook, ForkRequest, Replaced, ReplayReport, RerunRequest, Resolution,
+    RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt, StartRequest,
 };
-use crate::ids::{Digest, HookToken, RunId, Tags};
-use crate::journal::{CallNo, Entry, Event, RunStatus, Seq, Timestamp};
+use crate::ids::{HookToken, RunId, Tags};
+use crate::journal::{CallNo, Entry, Event, HookNo, RunStatus, Seq, Timestamp};
 use crate::store::{BlockReason, HookInfo, RunFilter, RunInfo};
 
 // ---- start ------------------------------------------------------------------------------------------
@@ -393,16 +393,7 @@ pub async fn upgrade(
     Path(id): Path,
     JsonBody(body): JsonBody<UpgradeBody>,
 ) -> Result<Json<RunInfo>> {
-    let digest = match body.component.parse::<Digest>() {
-        Ok(digest) => digest,
-        Err(_) => {
-            let mut deployments = engine.deployments().await?.into_iter();
-            let named = deployments.find(|deployment| deployment.name == body.component);
-            named
-                .ok_or_else(|| ApiError::unknown_deployment(&body.component))?
-                .digest
-        }
-    };
+    let digest = engine.component_named(&body.component).await?;
     Ok(Json(engine.upgrade(&RunId::new(id)?, digest).await?))
 }
 
@@ -449,6 +440,81 @@ pub async fn rerun(
         key,
     };
     Ok(started(engine.rerun(request).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkBody {
+    /// Position of the last entry that both runs share.
+    at: Seq,
+    id: Option<String>,
+    /// A digest, or the name of a deployment.
+    component: Option<String>,
+    #[serde(default)]
+    hooks: Vec<ForkHookBody>,
+    #[serde(default)]
+    repeat_unkeyed: bool,
+    #[serde(default)]
+    force: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForkHookBody {
+    token: String,
+    /// The number of the hook that gets the token, or the token that the run has for it.
+    #[serde(rename = "for")]
+    replaces: Option<ReplacedBody>,
+    #[serde(default, deserialize_with = "duration")]
+    min_retention: Duration,
+    metadata: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected the number of a hook, or its token")]
+enum ReplacedBody {
+    Number(HookNo),
+    Token(String),
+}
+
+impl ForkHookBody {
+    fn into_hook(self) -> Result<ForkHook> {
+        let replaces = match self.replaces {
+            None => None,
+            Some(ReplacedBody::Number(number)) => Some(Replaced::Number(number)),
+            Some(ReplacedBody::Token(token)) => Some(Replaced::Token(HookToken::new(token)?)),
+        };
+        let hook = StartHookBody {
+            token: self.token,
+            min_retention: self.min_retention,
+            metadata: self.metadata,
+        };
+        Ok(ForkHook {
+            hook: hook.into_hook()?,
+            replaces,
+        })
+    }
+}
+
+/// `POST /v1/runs/{id}/fork`: a new run that goes on from an entry of this one's journal.
+pub async fn fork(
+    State(engine): State<Engine>,
+    Path(of): Path,
+    Key(key): Key,
+    JsonBody(body): JsonBody<ForkBody>,
+) -> Result<(StatusCode, Json<StartReceipt>)> {
+    let hooks = body.hooks.into_iter().map(ForkHookBody::into_hook);
+    let request = ForkRequest {
+        of: RunId::new(of)?,
+        at: body.at,
+        id: body.id.map(RunId::new).transpose()?,
+        component: body.component,
+        hooks: hooks.collect::<Result<_>>()?,
+        repeat_unkeyed: body.repeat_unkeyed,
+        force: body.force,
+        key,
+    };
+    Ok(started(engine.fork(request).await?))
 }
 
 /// `POST /v1/runs/{id}/terminate`: at once, and without its workflow.

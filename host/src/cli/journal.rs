@@ -116,6 +116,12 @@ impl Names {
         if let (Some(hook), Some(token)) = (entry.number("hook"), entry.text("token")) {
             self.hooks.insert(hook, token.to_owned());
         }
+        if entry.event == "forked" {
+            let claims = entry.fields.get("hooks").and_then(Value::as_array);
+            let claims = claims.into_iter().flatten();
+            self.hooks
+                .extend(claims.filter_map(|claim| Some((claim[0].as_u64()?, token(&claim[1])?))));
+        }
     }
 
     /// What the entry is about, in a few words.
@@ -152,7 +158,11 @@ impl Names {
             hooks.sort();
             words.extend(hooks.into_iter().map(|(_, token)| token.clone()));
         }
-        if entry.event == "upgraded" {
+        if entry.event == "forked" {
+            words.extend(entry.text("of").map(|of| format!("of {of}")));
+            words.extend(entry.number("upto").map(|upto| format!("at {upto},")));
+        }
+        if ["upgraded", "forked"].contains(&entry.event.as_str()) {
             words.extend(
                 entry
                     .text("component")

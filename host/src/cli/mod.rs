@@ -9,6 +9,7 @@ mod deliver;
 mod demo;
 mod deploy;
 mod emit;
+mod fork;
 mod hooks;
 mod journal;
 mod logs;

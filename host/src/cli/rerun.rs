@@ -77,13 +77,13 @@ async fn ask(client: &Client, args: &RerunArgs, repeat_unkeyed: bool) -> anyhow:
 }
 
 /// The refusal that asks whether steps may run again.
-fn unkeyed(error: &anyhow::Error) -> Option<&ClientError> {
+pub fn unkeyed(error: &anyhow::Error) -> Option<&ClientError> {
     error
         .downcast_ref::<ClientError>()
         .filter(|error| error.code() == "unkeyed_steps")
 }
 
-fn confirmed(question: &str) -> anyhow::Result<bool> {
+pub fn confirmed(question: &str) -> anyhow::Result<bool> {
     let mut terminal = std::io::stderr();
     write!(terminal, "{question}. Run them again? [y/N] ")?;
     terminal.flush()?;

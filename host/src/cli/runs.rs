@@ -9,13 +9,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::fork::{self, ForkArgs};
 use super::hooks::Hook;
 use super::logs::{self, LogArgs};
 use super::output::{Rows, json, time};
 use super::rerun::{self, RerunArgs};
 use super::{Exit, Global, output};
 use crate::ids::Digest;
-use crate::journal::{CallNo, CancelReason, RunStatus, Timestamp};
+use crate::journal::{CallNo, CancelReason, Lineage, RunStatus, Timestamp};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -28,6 +29,8 @@ pub enum Command {
     },
     /// Start a new run with the workflow and input of this one; asks when steps would take effect once more
     Rerun(RerunArgs),
+    /// Start a new run that goes on from an entry of this one's journal: what is saved up to there does not run again
+    Fork(ForkArgs),
     /// Ask a run to cancel: its workflow is told, and can tidy up before it ends
     Cancel {
         /// Id of the run
@@ -159,6 +162,8 @@ struct Run {
     cancel_requested: Option<CancelReason>,
     #[serde(default)]
     parent: Option<String>,
+    #[serde(default)]
+    lineage: Option<Lineage>,
     waits: Option<Waits>,
     tokens: Vec<String>,
     tags: BTreeMap<String, String>,
@@ -243,6 +248,7 @@ pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> 
     match command {
         Command::List(args) => list(args, global).await?,
         Command::Show { run } => show(&run, global).await?,
+        Command::Fork(args) => fork::run(args, global).await?,
         Command::Rerun(args) => rerun::run(args, global).await?,
         Command::Cancel { run } => act(&run, "cancel", "{}".into(), global).await?,
         Command::Terminate { run } => act(&run, "terminate", "{}".into(), global).await?,
@@ -328,6 +334,12 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
         ("created", time(run.created_at)),
     ];
     facts.extend(run.parent.clone().map(|parent| ("started by", parent)));
+    facts.extend(run.lineage.as_ref().and_then(|lineage| match lineage {
+        Lineage::Child { .. } => None,
+        Lineage::Rerun { of } => Some(("rerun of", of.to_string())),
+        Lineage::Fork { of, upto } => Some(("fork of", format!("{of} at entry {upto}"))),
+        Lineage::Continued { from } => Some(("goes on for", from.to_string())),
+    }));
     facts.extend(run.ended_at.map(|at| ("ended", time(at))));
     facts.extend(
         run.waits

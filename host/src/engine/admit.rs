@@ -423,6 +423,7 @@ pub(super) fn as_admitted(run: NewRun) -> Loaded {
         cancel_requested: None,
         blocked: None,
         parent: None,
+        lineage: started.lineage.clone(),
         tokens: started.hooks.iter().map(|hook| hook.token.clone()).collect(),
         tags: started.tags.clone(),
         duplicates: 0,

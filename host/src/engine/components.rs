@@ -100,6 +100,20 @@ impl Engine {
         Ok(self.0.store.deployments().await?)
     }
 
+    /// The component that a digest or the name of a deployment stands for.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDeployment`].
+    pub async fn component_named(&self, name: &str) -> Result<Digest> {
+        if let Ok(digest) = name.parse() {
+            return Ok(digest);
+        }
+        let mut deployments = self.deployments().await?.into_iter();
+        let named = deployments.find(|deployment| deployment.name == name);
+        let deployment = named.ok_or_else(|| Error::UnknownDeployment(name.to_owned()))?;
+        Ok(deployment.digest)
+    }
+
     /// Every workflow that can be started, by deployment and name.
     ///
     /// # Errors

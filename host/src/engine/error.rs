@@ -1,8 +1,9 @@
 //! What can go wrong with a request, for callers to decide on.
 
 use super::blobs::BlobError;
+use super::request::Verdict;
 use crate::ids::{Digest, EventName, HookToken, NameError, RunId};
-use crate::journal::{CallNo, RunStatus};
+use crate::journal::{CallNo, RunStatus, Seq};
 use crate::sandbox::LoadError;
 use crate::store::{BlockReason, Cap, Owner, StoreError};
 
@@ -40,11 +41,24 @@ pub enum Error {
     #[error("this idempotency key was used for another request")]
     KeyConflict,
 
+    /// Without a key made from data; for a fork also those that run at most once.
     #[error("run {run} has steps without a key made from data, which would take effect once more: {}", .steps.join(", "))]
     UnkeyedSteps { run: RunId, steps: Vec<String> },
 
     #[error(transparent)]
     Blob(#[from] BlobError),
+    #[error("run {run} has no entry {seq}: its last is {last}")]
+    EntryNotFound { run: RunId, seq: Seq, last: Seq },
+    #[error("run {run} has ended at entry {seq}: a fork can go on from entry {last} at the latest")]
+    EndsThere { run: RunId, seq: Seq, last: Seq },
+    /// A component does something else than a journal holds.
+    #[error("component {} does not do what run {run} did: {what}", .component.short())]
+    DoesNotReplay {
+        run: RunId,
+        component: Digest,
+        what: String,
+        verdict: Box<Verdict>,
+    },
 
     #[error("no run `{0}`")]
     RunNotFound(RunId),
@@ -78,6 +92,8 @@ pub enum Error {
 
     #[error("no component {0} is deployed")]
     UnknownComponent(Digest),
+    #[error("no component is deployed as `{0}`")]
+    UnknownDeployment(String),
     #[error("the stored component {0} is not as it was deployed; deploy it again")]
     DamagedComponent(Digest),
     #[error(transparent)]

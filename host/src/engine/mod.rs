@@ -13,6 +13,7 @@ mod components;
 mod effects;
 mod error;
 mod events;
+mod fork;
 mod held;
 mod hooks;
 mod logs;
@@ -50,8 +51,9 @@ pub use logs::{FollowedLogs, FollowingLogs};
 pub use replay::verify;
 pub use request::{
     Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, EmitReceipt, EmitRequest,
-    Outcome, ReplayReport, ReplayedCall, RerunRequest, Resolution, RetryReceipt, RetryRequest, RunResult,
-    StartHook, StartPayload, StartReceipt, StartRequest, Verdict, WorkflowInfo,
+    ForkHook, ForkRequest, Outcome, Replaced, ReplayReport, ReplayedCall, RerunRequest, Resolution,
+    RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt, StartRequest, Verdict,
+    WorkflowInfo,
 };
 pub use schedules::{BackfillReceipt, BackfilledSlot, ScheduleInfo};
 pub use streams::{Followed, Following};

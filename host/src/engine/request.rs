@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::ids::{Digest, EventName, HookToken, IdempotencyKey, RunId, Tags};
-use crate::journal::{Divergence, RunStatus, Seq, Timestamp};
+use crate::journal::{Divergence, HookNo, RunStatus, Seq, Timestamp};
 use crate::sandbox::Trap;
 use crate::store::{BlockReason, Blocked, Part};
 
@@ -40,6 +40,41 @@ pub struct RerunRequest {
     /// Also the steps may run again whose second time nobody can tell from the first.
     pub repeat_unkeyed: bool,
     pub key: Option<IdempotencyKey>,
+}
+
+/// A run to be forked: a new one that goes on from an entry of its journal.
+#[derive(Debug, Clone)]
+pub struct ForkRequest {
+    pub of: RunId,
+    /// Position of the last entry that the fork shares.
+    pub at: Seq,
+    /// Made by the host when absent.
+    pub id: Option<RunId>,
+    /// What carries the fork, a digest or the name of a deployment; the run's own when absent.
+    pub component: Option<String>,
+    /// All that the fork claims: each for a hook that is open at that entry. Others are closed for it.
+    pub hooks: Vec<ForkHook>,
+    /// Also the steps may run again whose second time nobody can tell from the first, or that run at most once.
+    pub repeat_unkeyed: bool,
+    /// Also a component that does something else than the shared entries hold.
+    pub force: bool,
+    pub key: Option<IdempotencyKey>,
+}
+
+/// What a fork claims instead of a token that it does not get.
+#[derive(Debug, Clone)]
+pub struct ForkHook {
+    pub hook: StartHook,
+    /// The hook that gets it; the first open one that no other names when absent.
+    pub replaces: Option<Replaced>,
+}
+
+/// A hook of a run, as people name it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Replaced {
+    Number(HookNo),
+    Token(HookToken),
 }
 
 /// What a start does when one of its tokens is held.

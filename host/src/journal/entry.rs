@@ -245,6 +245,9 @@ pub enum Event {
         component: Digest,
     },
 
+    /// What is before was copied from another run's journal. From here on the run is one of its own.
+    Forked(Box<Forked>),
+
     /// The workflow ended, and goes on as another run. Body: that one's input.
     Continued {
         run: RunId,
@@ -399,6 +402,22 @@ pub struct Started {
     pub tags: Tags,
 }
 
+/// Where the journal of a fork parts from the one that it was copied from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forked {
+    /// Whose entries are copied: what the guest sees up to here is that run.
+    pub of: RunId,
+    /// The last of them.
+    pub upto: Seq,
+    /// Seeds every random stream of the workflow from here on.
+    pub seed: u64,
+    /// What carries the run from here on.
+    pub component: Digest,
+    /// Hooks of the copied part that stay, each with the claim that the fork makes for it instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<(HookNo, HookSpec)>,
+}
+
 /// How long a run may take, in milliseconds from when it may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunTimeout {
@@ -547,6 +566,19 @@ impl Event {
         }
     }
 
+    /// Whether it tells the guest something when it waits, other than what its own call said at once.
+    pub fn is_news(&self) -> bool {
+        self.completes_call().is_some()
+            || matches!(
+                self,
+                Self::PayloadReceived { .. }
+                    | Self::HookClosed { call: None, .. }
+                    | Self::HookDisposed { call: None, .. }
+                    | Self::ChildEnded { .. }
+                    | Self::CancelRequested { .. }
+            )
+    }
+
     /// The call that this entry completes.
     pub fn completes_call(&self) -> Option<CallNo> {
         match self {
@@ -596,6 +628,7 @@ impl Event {
             Self::EmitRefused { .. } => "emit_refused",
             Self::CancelRequested { .. } => "cancel_requested",
             Self::Upgraded { .. } => "upgraded",
+            Self::Forked(_) => "forked",
             Self::Continued { .. } => "continued",
             Self::Completed => "completed",
             Self::Failed => "failed",

@@ -6,6 +6,7 @@ mod codec;
 mod divergence;
 mod entry;
 mod log;
+mod fork;
 mod options;
 mod outcome;
 mod replay;
@@ -18,10 +19,11 @@ pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
 pub use divergence::{Call, Divergence};
 pub use entry::{
     Body, CallNo, CancelReason, ChildAdmission, ChildHook, ChildOptions, ChildStart, Continuation,
-    EmitAdmission, EmitPart, Entry, Event, HookNo, HookResponse, HookSpec, HookUrl, Lineage,
+    EmitAdmission, EmitPart, Entry, Event, Forked, HookNo, HookResponse, HookSpec, HookUrl, Lineage,
     MAX_METADATA_BYTES, NewEmit, NewEntry, ParentEnd, PayloadType, RESPONSES, RunTimeout, Seq, Started,
     Timestamp,
 };
+pub use fork::{Copied, CopiedHook};
 pub use log::{LogBatch, LogLevel, LogLine, LogMark, UnknownLevel};
 pub use options::{Backoff, Limits, MAX_RETRIES, StepOptions, StepOverrides, Then};
 pub use outcome::{

@@ -72,6 +72,8 @@ pub enum FailureKind {
     RunIdConflict,
     /// No such workflow is deployed.
     UnknownWorkflow,
+    /// A child belongs to the run that this one was forked from.
+    NotForked,
     Cancelled,
     /// A kind that a newer guest or host wrote.
     #[serde(other)]

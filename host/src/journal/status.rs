@@ -67,7 +67,8 @@ impl RunStatus {
                 | Event::HookDisposed { call: None, .. }
                 | Event::CancelRequested { .. }
                 | Event::ChildEnded { .. }
-                | Event::Upgraded { .. },
+                | Event::Upgraded { .. }
+                | Event::Forked(_),
             ) => Ok(Self::Pending),
             (Some(_), _) => Ok(Self::Running),
         }

@@ -104,6 +104,8 @@ pub struct Work {
     due: BTreeSet<(Timestamp, CallNo)>,
     /// Why the run is to end, where it is.
     pub cancel_requested: Option<CancelReason>,
+    /// When the run may begin.
+    begins: Timestamp,
     timeout: Option<RunTimeout>,
     pub deadline: Option<Deadline>,
 }
@@ -113,8 +115,9 @@ impl Work {
         match &entry.event {
             Event::Started(started) => {
                 self.timeout = started.timeout;
-                let begins = started.start_at.unwrap_or(entry.at).max(entry.at);
-                let after = |timeout: RunTimeout| Deadline::Cancel(begins.saturating_add(timeout.after_ms));
+                self.begins = started.start_at.unwrap_or(entry.at).max(entry.at);
+                let after =
+                    |timeout: RunTimeout| Deadline::Cancel(self.begins.saturating_add(timeout.after_ms));
                 self.deadline = started.timeout.map(after);
             }
             Event::CancelRequested { reason } => {
@@ -175,6 +178,18 @@ impl Work {
                     step.last = LastAttempt::None;
                 }
             }
+            // The run has attempted nothing yet, and has its time before it.
+            Event::Forked(_) => {
+                for step in self.steps.values_mut() {
+                    (step.attempts, step.forgiven, step.first_at) = (0, 0, None);
+                    step.last = LastAttempt::None;
+                }
+                let counted_anew = |timeout: RunTimeout| match self.deadline {
+                    Some(Deadline::End(_)) => Deadline::End(entry.at.saturating_add(timeout.grace_ms)),
+                    _ => Deadline::Cancel(self.begins.max(entry.at).saturating_add(timeout.after_ms)),
+                };
+                self.deadline = self.timeout.map(counted_anew);
+            }
             Event::TimerSet { call, due, .. } => {
                 self.timers.insert(*call, OpenTimer { due: *due });
                 self.due.insert((*due, *call));
@@ -209,6 +224,8 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{Digest, RunId};
+    use crate::journal::entry::Forked;
     use crate::journal::options::Then;
 
     /// The step of call 0 after these events, one a second from 1 s on.
@@ -259,6 +276,59 @@ mod tests {
         assert_eq!(step.hold(0), Some(Hold::UnknownOutcome));
         let step = after(options(), vec![begun(1), failed(1, None, true), retried]);
         assert_eq!((step.hold(0), step.attempts, step.forgiven), (None, 1, 1));
+    }
+
+    #[test]
+    fn a_fork_has_attempted_nothing_and_has_its_time_before_it() {
+        let forked = || {
+            Event::Forked(Box::new(Forked {
+                of: RunId::new("r").unwrap(),
+                upto: 3,
+                seed: 1,
+                component: Digest::of("c"),
+                hooks: Vec::new(),
+            }))
+        };
+        let options = StepOptions {
+            at_most_once: true,
+            ..StepOptions::default()
+        };
+        for before in [
+            vec![begun(1)],
+            vec![begun(1), failed(1, None, true)],
+            vec![begun(1), failed(1, Some(9_000), false), begun(2)],
+        ] {
+            let events = before.into_iter().chain([forked()]).collect();
+            let step = after(options.clone(), events);
+            assert_eq!((step.hold(0), step.retry_at(), step.attempts), (None, None, 0));
+            assert_eq!((step.last, step.first_at), (LastAttempt::None, None));
+        }
+
+        let timeout = Some(RunTimeout {
+            after_ms: 10,
+            grace_ms: 5,
+        });
+        let mut work = Work {
+            timeout,
+            deadline: Some(Deadline::Cancel(10)),
+            ..Work::default()
+        };
+        let mut apply = |at, event| {
+            work.apply(&Entry {
+                seq: at,
+                at,
+                event,
+                body: None,
+            });
+            work.deadline
+        };
+        assert_eq!(apply(7, forked()), Some(Deadline::Cancel(17)));
+        let reason = CancelReason::Timeout;
+        assert_eq!(
+            apply(17, Event::CancelRequested { reason }),
+            Some(Deadline::End(22))
+        );
+        assert_eq!(apply(20, forked()), Some(Deadline::End(25)));
     }
 
     #[test]

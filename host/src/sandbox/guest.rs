@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rand_core::{Rng as _, TryRng};
+use rand_core::{Rng as _, SeedableRng as _, TryRng};
 
 use wasmtime::component::{HasData, ResourceTable};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxView, WasiView};
@@ -72,7 +72,7 @@ pub struct WorkflowGuest {
     pub replay: Replay,
     pub owner: Box<dyn Owner>,
     pub hooks: Vec<HookHandle>,
-    pub random: rand_pcg::Pcg64Mcg,
+    pub random: GuestRandom,
     pub time: GuestTime,
     /// Bytes of calls since the guest last waited.
     pub asked: u64,
@@ -258,10 +258,39 @@ impl HostMonotonicClock for GuestTime {
     }
 }
 
-/// A stream of a run's seed, and real random numbers once time is real.
+/// A stream of a run's seed, and real random numbers once time is real. Where the run was forked, the seed becomes
+/// another one.
 pub struct GuestRandom {
-    pub stream: rand_pcg::Pcg64Mcg,
-    pub time: GuestTime,
+    seed: Arc<AtomicU64>,
+    /// Tells streams of one seed apart.
+    number: u64,
+    /// The stream, and the seed that it is of.
+    stream: (u64, rand_pcg::Pcg64Mcg),
+    time: GuestTime,
+}
+
+impl GuestRandom {
+    pub fn new(seed: Arc<AtomicU64>, number: u64, time: GuestTime) -> Self {
+        let now = seed.load(Ordering::Relaxed);
+        Self {
+            stream: (now, stream(now, number)),
+            seed,
+            number,
+            time,
+        }
+    }
+
+    fn stream(&mut self) -> &mut rand_pcg::Pcg64Mcg {
+        let seed = self.seed.load(Ordering::Relaxed);
+        if self.stream.0 != seed {
+            self.stream = (seed, stream(seed, self.number));
+        }
+        &mut self.stream.1
+    }
+}
+
+fn stream(seed: u64, number: u64) -> rand_pcg::Pcg64Mcg {
+    rand_pcg::Pcg64Mcg::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 impl TryRng for GuestRandom {
@@ -270,14 +299,14 @@ impl TryRng for GuestRandom {
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
         Ok(match self.time.real_since() {
             Some(_) => clock::random_u64() as u32,
-            None => self.stream.next_u32(),
+            None => self.stream().next_u32(),
         })
     }
 
     fn try_next_u64(&mut self) -> Result<u64, Infallible> {
         Ok(match self.time.real_since() {
             Some(_) => clock::random_u64(),
-            None => self.stream.next_u64(),
+            None => self.stream().next_u64(),
         })
     }
 
@@ -288,7 +317,7 @@ impl TryRng for GuestRandom {
                     chunk.copy_from_slice(&clock::random_u64().to_le_bytes()[..chunk.len()]);
                 }
             }
-            None => self.stream.fill_bytes(bytes),
+            None => self.stream().fill_bytes(bytes),
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rand_core::SeedableRng as _;
 use wasmtime::Store;
 
 use super::component::Component;
@@ -134,7 +133,7 @@ impl WorkflowGuest {
             manifest: component.manifest.clone(),
             public_url,
             hooks: Vec::new(),
-            random: stream(started.seed, 3),
+            random: GuestRandom::new(replay.seed(), 3, time.clone()),
             time,
             asked: 0,
             fuel: started.limits.workflow_fuel,
@@ -158,14 +157,12 @@ impl Sandbox {
         let Started { seed, limits, .. } = guest.replay.started();
         let (seed, memory) = (*seed, limits.workflow_memory);
         let time = guest.time.clone();
-        let random = |number| GuestRandom {
-            stream: stream(seed, number),
-            time: time.clone(),
-        };
+        let drawn = guest.replay.seed();
+        let random = |number| GuestRandom::new(drawn.clone(), number, time.clone());
         let mut wasi = wasi_with_logs(&logs);
         wasi.wall_clock(time.clone());
         wasi.monotonic_clock(time.clone());
-        // Three streams of one seed; the numbers tell them apart.
+        // Three streams of one seed; the numbers tell them apart. What hash maps are seeded with stays that of the start.
         wasi.secure_random(random(1));
         wasi.insecure_random(random(2));
         wasi.insecure_random_seed(u128::from(seed) << 64 | u128::from(!seed));
@@ -177,10 +174,6 @@ impl Sandbox {
             egress,
         )
     }
-}
-
-fn stream(seed: u64, number: u64) -> rand_pcg::Pcg64Mcg {
-    rand_pcg::Pcg64Mcg::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 pub(super) fn end_of(error: wasmtime::Error, words: Option<LastWords>, sources: &Sources) -> WorkflowEnd {

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Admission, Blocked, Cancelled, Cap, Decision, Delivered, Delivery, Disposed, Emitted, Ending, HookRef,
-    HookState, NewPart, NewRun, OnConflict, Owner, Park, Part, PartOutcome, Result, Settled, Settlement,
-    StartDelivery, StoreError, TOMBSTONE_MS, Waits, Written, parts_document,
+    HookState, NewFork, NewPart, NewRun, OnConflict, Owner, Park, Part, PartOutcome, Result, Settled,
+    Settlement, StartDelivery, StoreError, TOMBSTONE_MS, Waits, Written, parts_document,
 };
 use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{
-    Body, CallNo, CancelReason, ChildAdmission, ChildStart, Continuation, EmitPart, Entry, Event, Failure,
-    FailureKind, HookNo, HookSpec, IllegalTransition, LogLine, NewEmit, NewEntry, ParentEnd, RunStatus,
-    Started, StreamWrite, Timestamp,
+    Body, CallNo, CancelReason, ChildAdmission, ChildStart, Continuation, Copied, EmitPart, Entry, Event,
+    Failure, FailureKind, HookNo, HookSpec, IllegalTransition, LogLine, NewEmit, NewEntry, ParentEnd,
+    RunStatus, Started, StreamWrite, Timestamp,
 };
 
 /// The latest time that a store keeps: databases have signed integers. Later ones mean "never".
@@ -357,6 +357,7 @@ fn identity(event: &Event) -> Option<Identity> {
         | Event::PayloadReceived { .. }
         | Event::ChildEnded { .. }
         | Event::Upgraded { .. }
+        | Event::Forked(_)
         | Event::StepRetried { .. }
         | Event::StepCompleted { resolved: true, .. }
         | Event::StepFailed { resolved: true, .. }
@@ -830,6 +831,61 @@ pub fn carried(continuation: &Continuation, standing: Standing) -> Option<Event>
         .cancel_requested
         .filter(|_| continuation.carries_cancel)?;
     Some(Event::CancelRequested { reason })
+}
+
+// ---- forks -----------------------------------------------------------------------------------------
+
+/// What the entries that a fork copies come to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Forking {
+    /// After them, admitted at the time of the fork.
+    pub standing: Standing,
+    /// What is written after them.
+    pub entries: Vec<(Event, Option<Body>)>,
+}
+
+/// What is made of a fork that may be admitted at `now`. `copied` is what the journal of the other run holds, up to the
+/// entry that the fork names.
+pub fn fork(fork: &NewFork, copied: &[Entry], now: Timestamp) -> Result<Forking> {
+    let NewFork { forked, .. } = fork;
+    let refused = |what: &str| {
+        let message = format!("run {} is not forked at entry {}: {what}", forked.of, forked.upto);
+        Err(StoreError::Invalid(message))
+    };
+    let Some((first, rest)) = copied.split_first() else {
+        return refused("there is no such run");
+    };
+    if copied.last().is_none_or(|last| last.seq != forked.upto) {
+        return refused("its journal does not reach so far");
+    }
+    let admitted = Standing::admitted(&first.event, now)?;
+    let folded = rest
+        .iter()
+        .try_fold(admitted, |standing, entry| standing.after(&entry.event, now))?;
+    if folded.folded.is_terminal() {
+        return refused("it has ended there");
+    }
+    let stands = Copied::of(copied);
+    let open = |hook: HookNo| stands.open_hooks().any(|(number, _)| number == hook);
+    if forked.hooks.iter().any(|(hook, _)| !open(*hook)) {
+        return refused("a hook that it is to keep is not open there");
+    }
+    Ok(Forking {
+        standing: folded,
+        entries: stands.followed_by(forked.clone()),
+    })
+}
+
+/// The answer to a fork that meets another owner of one of its tokens.
+pub fn fork_meets(fork: &NewFork, last: &[Option<Claim>]) -> Option<Admission> {
+    let mut claims = fork.forked.hooks.iter().zip(last);
+    claims.find_map(|((_, spec), last)| {
+        let held = last.as_ref().filter(|claim| claim.is_held(fork.now))?;
+        Some(Admission::HookConflict {
+            token: spec.token.clone(),
+            owner: held.owner.clone(),
+        })
+    })
 }
 
 // ---- cancellation ----------------------------------------------------------------------------------

@@ -55,6 +55,8 @@ struct Run {
     replaced: Vec<(HookToken, Option<(usize, HookNo)>)>,
     streams: BTreeMap<StreamName, Stream>,
     log: Log,
+    created_at: Timestamp,
+    lineage: Option<Lineage>,
     /// Who started it, by its place in `runs`.
     parent: Option<(usize, CallNo, ParentEnd)>,
 }
@@ -131,10 +133,6 @@ impl Run {
         self.entries.last().expect("a run begins with entry 0")
     }
 
-    fn created_at(&self) -> Timestamp {
-        self.entries[0].at
-    }
-
     fn hook(&mut self, hook: HookNo) -> Result<&mut Hook> {
         self.hooks
             .get_mut(hook as usize)
@@ -151,8 +149,25 @@ impl Run {
     fn push(&mut self, event: Event, body: Option<Body>, now: Timestamp) -> Result<Entry> {
         let at = decide::entry_time(self.last().at, now);
         let standing = self.standing.after(&event, at)?;
-        let seq = self.last().seq + 1;
-        match &event {
+        let entry = Entry {
+            seq: self.last().seq + 1,
+            at,
+            event,
+            body,
+        };
+        self.apply(&entry)?;
+        self.standing = standing;
+        if standing.status() != RunStatus::Blocked {
+            self.blocked = None;
+        }
+        self.entries.push(entry.clone());
+        Ok(entry)
+    }
+
+    /// What follows from an entry in this run, but for its standing.
+    fn apply(&mut self, Entry { seq, at, event, body }: &Entry) -> Result<()> {
+        let (seq, at) = (*seq, *at);
+        match event {
             Event::HookClaimed { spec, .. } => {
                 self.hooks.push(Hook::new(spec, at));
                 self.payloads.push(Vec::new());
@@ -180,16 +195,19 @@ impl Run {
                 hook.unread = decide::unread_after_take(hook.unread, *count, bytes)?;
             }
             Event::Upgraded { component } => self.component = *component,
+            Event::Forked(forked) => {
+                self.component = forked.component;
+                for (number, spec) in &forked.hooks {
+                    let hook = self.hook(*number)?;
+                    let unread = hook.unread;
+                    *hook = Hook::new(spec, at);
+                    hook.unread = unread;
+                }
+            }
             Event::Tagged { name, value, .. } => self.tags = decide::tagged(&self.tags, name, value)?,
             _ => {}
         }
-        self.standing = standing;
-        if standing.status() != RunStatus::Blocked {
-            self.blocked = None;
-        }
-        let entry = Entry { seq, at, event, body };
-        self.entries.push(entry.clone());
-        Ok(entry)
+        Ok(())
     }
 
     /// Adds a chunk, unless it is there or cannot be.
@@ -227,7 +245,8 @@ impl Run {
             workflow: self.workflow.clone(),
             component: self.component,
             status: self.standing.status(),
-            created_at: self.created_at(),
+            created_at: self.created_at,
+            lineage: self.lineage.clone(),
             ended_at: self.standing.ended_at(),
             wake_at: self.standing.wake_at(),
             waits: self.standing.waits(),
@@ -333,13 +352,29 @@ impl State {
 
     fn admit(&mut self, new: NewRun) -> Result<Admission> {
         decide::check_tokens(&new.started.hooks)?;
-        let key = new.key.clone();
-        if let Some(answer) = self.recall(None, key.as_ref(), new.request, new.now) {
+        let (key, request, now) = (new.key.clone(), new.request, new.now);
+        self.answer_once(key, request, now, |state| state.admit_once(new))
+    }
+
+    fn fork(&mut self, fork: NewFork) -> Result<Admission> {
+        decide::check_tokens(&fork.specs())?;
+        let (key, request, now) = (fork.key.clone(), fork.request, fork.now);
+        self.answer_once(key, request, now, |state| state.fork_once(fork))
+    }
+
+    /// Answers a keyed request as it was answered before, or lets it be answered and keeps that.
+    fn answer_once(
+        &mut self,
+        key: Option<IdempotencyKey>,
+        request: Digest,
+        at: Timestamp,
+        admit: impl FnOnce(&mut Self) -> Result<Admission>,
+    ) -> Result<Admission> {
+        if let Some(answer) = self.recall(None, key.as_ref(), request, at) {
             self.count_duplicate(&answer);
             return Ok(answer);
         }
-        let (request, at) = (new.request, new.now);
-        let answer = self.admit_once(new)?;
+        let answer = admit(self)?;
         if !matches!(answer, Admission::Started { .. }) {
             self.count_duplicate(&answer);
         }
@@ -378,6 +413,69 @@ impl State {
             admitted.push(Event::PayloadReceived { hook }, Some(payload), now)?;
         }
         Ok(Admission::Started { run, fresh: true })
+    }
+
+    fn fork_once(&mut self, fork: NewFork) -> Result<Admission> {
+        if let Some(run) = self.find(&fork.id) {
+            return Ok(decide::same_id(fork.id, run.request, fork.request));
+        }
+        let source = &self.runs[self.index(&fork.forked.of)?];
+        let copied = source.from(0).iter();
+        let copied: Vec<_> = copied
+            .take_while(|entry| entry.seq <= fork.forked.upto)
+            .cloned()
+            .collect();
+        let made = decide::fork(&fork, &copied, fork.now)?;
+        let specs = fork.specs();
+        let last: Vec<_> = specs.iter().map(|spec| self.last_claim(&spec.token)).collect();
+        if let Some(refused) = decide::fork_meets(&fork, &last) {
+            return Ok(refused);
+        }
+        let Event::Started(started) = &copied[0].event else {
+            return Err(decide::no_run(&fork.forked.of));
+        };
+        let hooks: Vec<_> = started
+            .hooks
+            .iter()
+            .map(|spec| Hook::new(spec, copied[0].at))
+            .collect();
+        let mut run = Run {
+            id: fork.id.clone(),
+            workflow: started.workflow.clone(),
+            component: started.component,
+            request: fork.request,
+            tokens: specs.into_iter().map(|spec| spec.token).collect(),
+            tags: started.tags.clone(),
+            duplicates: 0,
+            standing: made.standing,
+            blocked: None,
+            payloads: vec![Vec::new(); hooks.len()],
+            hooks,
+            replaced: Vec::new(),
+            streams: BTreeMap::new(),
+            log: Log::default(),
+            created_at: decide::entry_time(copied[copied.len() - 1].at, fork.now),
+            lineage: Some(fork.lineage()),
+            parent: None,
+            entries: Vec::new(),
+        };
+        for entry in copied {
+            run.apply(&entry)?;
+            run.entries.push(entry);
+        }
+        for (event, body) in made.entries {
+            run.push(event, body, fork.now)?;
+        }
+        let index = self.runs.len();
+        for (hook, spec) in &fork.forked.hooks {
+            self.claims.insert(spec.token.clone(), (index, *hook));
+        }
+        self.by_id.insert(fork.id.clone(), index);
+        self.runs.push(run);
+        Ok(Admission::Started {
+            run: fork.id,
+            fresh: true,
+        })
     }
 
     fn emit(&mut self, emission: Emission) -> Result<Emitted> {
@@ -458,7 +556,7 @@ impl State {
         let hooks: Vec<_> = new.started.hooks.iter().map(|spec| Hook::new(spec, at)).collect();
         let tokens: Vec<_> = hooks.iter().map(|hook| hook.token.clone()).collect();
         let (workflow, component) = (new.started.workflow.clone(), new.started.component);
-        let tags = new.started.tags.clone();
+        let (tags, lineage) = (new.started.tags.clone(), new.started.lineage.clone());
         let event = Event::Started(Box::new(new.started));
         let standing = Standing::admitted(&event, at)?;
         let index = self.runs.len();
@@ -488,6 +586,8 @@ impl State {
             replaced,
             streams: BTreeMap::new(),
             log: Log::default(),
+            created_at: at,
+            lineage,
             parent,
         });
         Ok(())
@@ -1059,6 +1159,10 @@ impl Store for MemoryStore {
         self.state().settle_step(settlement)
     }
 
+    async fn fork(&self, fork: NewFork) -> Result<Admission> {
+        self.state().fork(fork)
+    }
+
     async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {
         self.state().deliver(delivery)
     }
@@ -1125,7 +1229,7 @@ impl Store for MemoryStore {
 
     async fn runs(&self, filter: RunFilter) -> Result<Vec<RunInfo>> {
         let state = self.state();
-        let place = |index: usize| (state.runs[index].created_at(), index);
+        let place = |index: usize| (state.runs[index].created_at, index);
         let before = match &filter.after {
             Some(after) => Some(place(state.index(after)?)),
             None => None,
@@ -1135,8 +1239,8 @@ impl Store for MemoryStore {
             before.is_none_or(|before| place(*index) < before)
                 && filter.status.is_none_or(|status| run.standing.status() == status)
                 && filter.workflow.as_ref().is_none_or(|name| run.workflow == *name)
-                && filter.created_after.is_none_or(|at| run.created_at() >= at)
-                && filter.created_before.is_none_or(|at| run.created_at() < at)
+                && filter.created_after.is_none_or(|at| run.created_at >= at)
+                && filter.created_before.is_none_or(|at| run.created_at < at)
                 && run.tags.contain(&filter.tags)
         };
         let mut newest: Vec<usize> = (0..state.runs.len()).filter(wanted).collect();

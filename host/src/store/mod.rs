@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::ids::{Digest, EventName, HookToken, IdempotencyKey, RunId, StreamName, Tags};
 use crate::journal::{
-    Body, CallNo, CancelReason, Entry, HookNo, HookSpec, LogBatch, LogLevel, LogLine, LogMark, NewEntry,
-    RunStatus, Seq, Started, StreamWrite, Timestamp,
+    Body, CallNo, CancelReason, Entry, Forked, HookNo, HookSpec, Lineage, LogBatch, LogLevel, LogLine,
+    LogMark, NewEntry, RunStatus, Seq, Started, StreamWrite, Timestamp,
 };
 
 pub use memory::MemoryStore;
@@ -78,6 +78,33 @@ pub struct NewRun {
     pub key: Option<IdempotencyKey>,
     pub on_conflict: OnConflict,
     pub now: Timestamp,
+}
+
+/// A run to be admitted with the beginning of another one's journal.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewFork {
+    pub id: RunId,
+    /// Becomes the entry after the copied ones.
+    pub forked: Forked,
+    /// Over what the caller asked for, so that "the same request again" is known.
+    pub request: Digest,
+    pub key: Option<IdempotencyKey>,
+    pub now: Timestamp,
+}
+
+impl NewFork {
+    /// What the fork claims.
+    pub fn specs(&self) -> Vec<HookSpec> {
+        self.forked.hooks.iter().map(|(_, spec)| spec.clone()).collect()
+    }
+
+    /// Where the run comes from.
+    pub fn lineage(&self) -> Lineage {
+        Lineage::Fork {
+            of: self.forked.of.clone(),
+            upto: self.forked.upto,
+        }
+    }
 }
 
 /// What a start does when one of its tokens is held.
@@ -610,6 +637,8 @@ pub struct RunInfo {
     pub blocked: Option<Blocked>,
     /// The run that started it.
     pub parent: Option<RunId>,
+    /// Where it comes from, unless somebody just started it.
+    pub lineage: Option<Lineage>,
     /// Tokens claimed at start.
     pub tokens: Vec<HookToken>,
     pub tags: Tags,
@@ -803,6 +832,13 @@ pub trait Store: Send + Sync {
         request: Digest,
         now: Timestamp,
     ) -> Result<Option<Admission>>;
+
+    /// Admits a run whose journal begins with the entries of another one, up to the one named, as they stand there: same
+    /// bytes, same checksums. What follows from them is as if they had been written here, but no token is claimed, no
+    /// run is started and no chunk is written again; what the run does not own of it, the entries after the copied
+    /// ones tell its guest. Key, id and tokens are checked as by [`Store::admit`], with the same receipts; all in one
+    /// transaction. Refuses an entry that is not there, or at which the run has ended.
+    async fn fork(&self, fork: NewFork) -> Result<Admission>;
 
     /// Admits every run of an event that can be, and keeps its receipt: all in one transaction. Once it returns,
     /// all of them survive. A part that meets a held token, or that cannot start, keeps no other from starting. The

@@ -10,6 +10,7 @@ mod closures;
 mod continued;
 mod events;
 mod forbidden;
+mod forks;
 mod held;
 mod hooks;
 mod logs;

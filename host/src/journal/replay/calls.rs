@@ -168,6 +168,7 @@ impl Replay {
         match self.calls.get(call as usize) {
             Some(&index) if matches(&self.entries[index]) => {
                 self.next_call += 1;
+                self.pass_forks();
                 Ok(Found::Recorded(index))
             }
             Some(_) => Err(self.diverged(call, Some(asked()))),
@@ -179,6 +180,7 @@ impl Replay {
             }
             None => {
                 self.next_call += 1;
+                self.pass_forks();
                 Ok(Found::New(call))
             }
         }

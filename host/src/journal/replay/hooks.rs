@@ -138,6 +138,7 @@ impl Replay {
                 let hook = *hook;
                 self.bound.insert(spec.token.clone(), hook);
                 self.hooks.push(Hook::new(spec));
+                self.rename_hook(hook);
                 Ok(HookHandle::Own(hook))
             }
             Event::HookConflicted { call, .. } => Ok(HookHandle::Conflict(*call)),
@@ -268,10 +269,7 @@ impl Replay {
 
     /// The token no longer leads to this claim.
     pub(super) fn unbind(&mut self, hook: HookNo) {
-        let token = &self.hooks[hook as usize].token;
-        if self.bound.get(token) == Some(&hook) {
-            self.bound.remove(token);
-        }
+        self.bound.retain(|_, bound| *bound != hook);
     }
 
     pub(super) fn observed_hook(&mut self, hook: HookNo, index: usize) -> Result<&mut Hook> {

@@ -9,6 +9,7 @@
 
 mod calls;
 mod children;
+mod forks;
 mod hooks;
 mod output;
 mod promises;
@@ -25,6 +26,7 @@ use crate::ids::HookToken;
 
 use calls::{same_json, text_of};
 use children::Child;
+use forks::Forks;
 use hooks::Hook;
 use output::Output;
 use promises::{Awaited, Promise};
@@ -117,6 +119,7 @@ pub struct Replay {
     /// Hooks of which payloads were taken since the owner last asked.
     read: BTreeSet<HookNo>,
     output: Output,
+    forks: Forks,
     new: Vec<NewEntry>,
 }
 
@@ -168,6 +171,7 @@ impl Replay {
             read: BTreeSet::new(),
             children: BTreeMap::new(),
             output: Output::new(started.tags.clone()),
+            forks: Forks::new(started.seed),
             started,
             entries: Vec::with_capacity(entries.len()),
             calls: Vec::new(),
@@ -188,6 +192,7 @@ impl Replay {
             new: Vec::new(),
         };
         replay.extend(entries)?;
+        replay.pass_forks();
         Ok(replay)
     }
 
@@ -220,6 +225,7 @@ impl Replay {
                 }
                 self.recorded_taken[hook] += count;
             }
+            self.forks.note(&entry, self.calls.len() as CallNo);
             self.work.apply(&entry);
             self.entries.push(entry);
         }
@@ -452,6 +458,7 @@ impl Replay {
             }
         }
         self.horizon = index;
+        self.pass_forks();
         Ok(())
     }
 

@@ -24,7 +24,9 @@ pub(super) struct Output {
     streams: BTreeMap<StreamName, u64>,
     chunks: u64,
     bytes: u64,
-    /// How many of them the store holds from earlier activations.
+    /// How many of them the guest wrote before the run was forked: they are the other run's.
+    copied: BTreeMap<StreamName, u64>,
+    /// How many of its own the store holds from earlier activations.
     stored: BTreeMap<StreamName, u64>,
 }
 
@@ -35,6 +37,7 @@ impl Output {
             streams: BTreeMap::new(),
             chunks: 0,
             bytes: 0,
+            copied: BTreeMap::new(),
             stored: BTreeMap::new(),
         }
     }
@@ -74,7 +77,12 @@ impl Replay {
     /// The failure that the guest is told, the same in every replay.
     pub fn write(&mut self, stream: &str, chunk: &str) -> std::result::Result<(), Failure> {
         let stream = check_chunk(stream, chunk)?;
-        let number = self.output.count(&stream, chunk.len() as u64)?;
+        let counted = self.output.count(&stream, chunk.len() as u64)?;
+        if self.is_copied() {
+            self.output.copied.insert(stream, counted + 1);
+            return Ok(());
+        }
+        let number = counted - self.output.copied.get(&stream).copied().unwrap_or(0);
         let stored = self.output.stored.get(&stream).copied().unwrap_or(0);
         // Nobody commits what a verification or a replica writes.
         if number >= stored && !self.verify && self.replica.is_none() {

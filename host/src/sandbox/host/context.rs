@@ -3,12 +3,14 @@
 use rand_core::Rng as _;
 use wasmtime::component::Resource;
 
+use crate::ids::HookToken;
 use crate::sandbox::bindings::onemark::workflow::context::Host;
 use crate::sandbox::guest::{Guest, PromiseHandle};
 
 impl Host for Guest {
     fn run_id(&mut self) -> wasmtime::Result<String> {
-        Ok(self.workflow("context.run-id")?.run.to_string())
+        let workflow = Guest::workflow(self, "context.run-id")?;
+        Ok(workflow.replay.run_id(&workflow.run).to_string())
     }
 
     fn workflow(&mut self) -> wasmtime::Result<String> {
@@ -26,8 +28,7 @@ impl Host for Guest {
 
     fn start_tokens(&mut self) -> wasmtime::Result<Vec<String>> {
         let replay = &Guest::workflow(self, "context.start-tokens")?.replay;
-        let tokens = replay.started().hooks.iter();
-        Ok(tokens.map(|hook| hook.token.to_string()).collect())
+        Ok(replay.start_tokens().map(HookToken::to_string).collect())
     }
 
     fn cancellation(&mut self) -> wasmtime::Result<Resource<PromiseHandle>> {

@@ -18,6 +18,18 @@ pub fn claim(
     spec: &HookSpec,
     at: Timestamp,
 ) -> Result<(), Failure> {
+    copy(conn, run, hook, spec, at)?;
+    lead_to(conn, run, hook, spec)
+}
+
+/// Adds a claim that another run made. The token leads where it led.
+pub fn copy(
+    conn: &Connection,
+    run: RunKey,
+    hook: HookNo,
+    spec: &HookSpec,
+    at: Timestamp,
+) -> Result<(), Failure> {
     let metadata = spec.metadata.as_ref().map(column::to_json).transpose()?;
     let webhook = spec.webhook.as_ref().map(column::to_json).transpose()?;
     conn.prepare_cached(
@@ -34,6 +46,48 @@ pub fn claim(
         decide::retained_until(at, spec),
         webhook,
     ])?;
+    Ok(())
+}
+
+/// Makes another claim of a hook. False when there is no such hook.
+pub fn claim_anew(
+    conn: &Connection,
+    run: RunKey,
+    hook: HookNo,
+    spec: &HookSpec,
+    at: Timestamp,
+) -> Result<bool, Failure> {
+    let claimed = copy_anew(conn, run, hook, spec, at)?;
+    lead_to(conn, run, hook, spec)?;
+    Ok(claimed)
+}
+
+/// As [`claim_anew`], of a claim that another run made.
+pub fn copy_anew(
+    conn: &Connection,
+    run: RunKey,
+    hook: HookNo,
+    spec: &HookSpec,
+    at: Timestamp,
+) -> Result<bool, Failure> {
+    let metadata = spec.metadata.as_ref().map(column::to_json).transpose()?;
+    let mut query = conn.prepare_cached(
+        "UPDATE hooks SET token = ?3, metadata = ?4, payload = ?5, claimed_at = ?6, retained_until = ?7
+         WHERE run = ?1 AND hook = ?2",
+    )?;
+    let claimed = query.execute(params![
+        run,
+        hook,
+        spec.token.as_str(),
+        metadata,
+        column::to_json(&spec.payload)?,
+        at,
+        decide::retained_until(at, spec),
+    ])?;
+    Ok(claimed == 1)
+}
+
+fn lead_to(conn: &Connection, run: RunKey, hook: HookNo, spec: &HookSpec) -> Result<(), Failure> {
     conn.prepare_cached(
         "INSERT INTO claims (token, run, hook) VALUES (?1, ?2, ?3)
          ON CONFLICT (token) DO UPDATE SET run = excluded.run, hook = excluded.hook",

@@ -187,6 +187,33 @@ pub struct Verified {
 
 /// Every entry from `from` on, verified against the one before it.
 pub fn read_verified(conn: &Connection, run: (RunKey, &RunId), from: Seq) -> Result<Verified, Failure> {
+    read_verified_part(conn, run, from, usize::MAX)
+}
+
+/// The first entries, verified, up to this one.
+pub fn read_upto(conn: &Connection, run: (RunKey, &RunId), upto: Seq) -> Result<Verified, Failure> {
+    let count = usize::try_from(upto.saturating_add(1)).unwrap_or(usize::MAX);
+    read_verified_part(conn, run, 0, count)
+}
+
+/// Copies the first entries of a run to another one, up to this one, as they are written.
+pub fn copy(conn: &Connection, from: RunKey, to: RunKey, upto: Seq) -> Result<(), Failure> {
+    conn.prepare_cached(
+        "INSERT INTO entries (run, seq, at, event, body, body_len, body_sha256, chain)
+         SELECT ?2, seq, at, event, body, body_len, body_sha256, chain FROM entries
+         WHERE run = ?1 AND seq <= ?3",
+    )?
+    .execute(params![from, to, column::time(upto)])?;
+    Ok(())
+}
+
+/// As [`read_verified`]; of the entry before and those from `from` on, at most `limit`.
+fn read_verified_part(
+    conn: &Connection,
+    run: (RunKey, &RunId),
+    from: Seq,
+    limit: usize,
+) -> Result<Verified, Failure> {
     let mut verified = Verified {
         entries: Vec::new(),
         chain: Vec::new(),
@@ -194,7 +221,7 @@ pub fn read_verified(conn: &Connection, run: (RunKey, &RunId), from: Seq) -> Res
     // The entry before is read for its checksum only.
     let mut before = (from == 0).then_some(NOTHING);
     let mut expected = from;
-    scan(conn, run, from.saturating_sub(1), usize::MAX, |stored| {
+    scan(conn, run, from.saturating_sub(1), limit, |stored| {
         let Some(link) = before.replace(stored.chain) else {
             if stored.seq + 1 == from {
                 return Ok(());

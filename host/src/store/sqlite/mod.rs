@@ -122,6 +122,10 @@ impl Store for SqliteStore {
         self.writer.run(move |w| requests::admit(w, run)).await
     }
 
+    async fn fork(&self, fork: NewFork) -> Result<Admission> {
+        self.writer.run(move |w| requests::fork(w, &fork)).await
+    }
+
     async fn recall(
         &self,
         id: Option<&RunId>,

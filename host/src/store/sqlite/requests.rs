@@ -15,8 +15,8 @@ use crate::journal::{
 use crate::store::decide::{self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Standing};
 use crate::store::{
     Admission, Append, Appended, Blocked, Cancelled, ChunkWrite, Delivered, Delivery, DeliveryReceipt,
-    Disposed, Emission, Emitted, Ending, Fence, HookRef, NewPart, NewRun, NewSchedule, OnConflict, Part,
-    Settled, Settlement, Source, StoreError, StoredComponent, Upgraded, Written,
+    Disposed, Emission, Emitted, Ending, Fence, HookRef, NewFork, NewPart, NewRun, NewSchedule, OnConflict,
+    Part, Settled, Settlement, Source, StoreError, StoredComponent, Upgraded, Written,
 };
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -87,18 +87,25 @@ impl Head {
     fn push(&mut self, conn: &Connection, event: Event, body: Option<Body>, now: Timestamp) -> Result<Entry> {
         let at = decide::entry_time(self.at, now);
         self.standing = self.standing.after(&event, at)?;
-        self.apply_to_hooks(conn, &event, body.as_ref(), at)?;
-        match &event {
-            Event::Upgraded { component } => self.component = *component,
-            Event::Tagged { name, value, .. } => runs::set_tag(conn, self.key, name, value)?,
-            _ => {}
-        }
+        self.apply(conn, &event, body.as_ref(), at)?;
         let seq = self.seq + 1;
         let entry = Entry { seq, at, event, body };
         let link = journal::link(&entry, self.chain)?;
         journal::insert(conn, self.key, &entry, &link)?;
         (self.seq, self.at, self.chain) = (seq, at, link.chain);
         Ok(entry)
+    }
+
+    /// What follows from the entry after the last one, but for the run's standing.
+    fn apply(&mut self, conn: &Connection, event: &Event, body: Option<&Body>, at: Timestamp) -> Result<()> {
+        self.apply_to_hooks(conn, event, body, at)?;
+        match event {
+            Event::Upgraded { component } => self.component = *component,
+            Event::Forked(forked) => self.component = forked.component,
+            Event::Tagged { name, value, .. } => runs::set_tag(conn, self.key, name, value)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     fn apply_to_hooks(
@@ -111,6 +118,14 @@ impl Head {
         let (hook, found) = match event {
             Event::HookClaimed { hook, spec, .. } => {
                 return hooks::claim(conn, self.key, *hook, spec, at);
+            }
+            Event::Forked(forked) => {
+                for (hook, spec) in &forked.hooks {
+                    if !hooks::claim_anew(conn, self.key, *hook, spec, at)? {
+                        return Err(decide::no_hook(*hook).into());
+                    }
+                }
+                return Ok(());
             }
             Event::HookClosed { hook, .. } => (hook, hooks::close(conn, self.key, *hook)?),
             Event::HookDisposed { hook, .. } => (hook, hooks::dispose(conn, self.key, *hook, at)?),
@@ -247,12 +262,30 @@ fn recalled(
 
 pub fn admit(writing: &mut Writing, new: NewRun) -> Result<Admission> {
     decide::check_tokens(&new.started.hooks)?;
-    let key = new.key.clone();
-    if let Some(answer) = recall_start(writing, None, key.as_ref(), new.request, new.now)? {
+    let (key, request, now) = (new.key.clone(), new.request, new.now);
+    answer_once(writing, key, request, now, |writing| admit_once(writing, new))
+}
+
+pub fn fork(writing: &mut Writing, fork: &NewFork) -> Result<Admission> {
+    decide::check_tokens(&fork.specs())?;
+    let key = fork.key.clone();
+    answer_once(writing, key, fork.request, fork.now, |writing| {
+        fork_once(writing, fork)
+    })
+}
+
+/// Answers a keyed request as it was answered before, or lets it be answered and keeps that.
+fn answer_once(
+    writing: &mut Writing,
+    key: Option<IdempotencyKey>,
+    request: Digest,
+    at: Timestamp,
+    admit: impl FnOnce(&mut Writing) -> Result<Admission>,
+) -> Result<Admission> {
+    if let Some(answer) = recall_start(writing, None, key.as_ref(), request, at)? {
         return Ok(answer);
     }
-    let (request, at) = (new.request, new.now);
-    let answer = admit_once(writing, new)?;
+    let answer = admit(writing)?;
     if !matches!(answer, Admission::Started { .. }) {
         count_duplicate(writing, &answer)?;
     }
@@ -285,6 +318,84 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
         push_one(writing, &run, event, Some(payload), now)?;
     }
     Ok(Admission::Started { run, fresh: true })
+}
+
+fn fork_once(writing: &mut Writing, fork: &NewFork) -> Result<Admission> {
+    let of = &fork.forked.of;
+    if let Some(run) = runs::find(&writing.conn, &fork.id)? {
+        return Ok(decide::same_id(fork.id.clone(), run.request, fork.request));
+    }
+    let source = writing.existing(of)?;
+    let conn = &writing.conn;
+    let copied = journal::read_upto(conn, (source.key, of), fork.forked.upto)?;
+    let made = decide::fork(fork, &copied.entries, fork.now)?;
+    let specs = fork.specs();
+    let last = specs.iter().map(|spec| hooks::last_claim(conn, &spec.token));
+    if let Some(refused) = decide::fork_meets(fork, &last.collect::<Result<Vec<_>>>()?) {
+        return Ok(refused);
+    }
+    let (Some(first), Some(last), Some(chain)) =
+        (copied.entries.first(), copied.entries.last(), copied.chain.last())
+    else {
+        return Err(decide::no_run(of).into());
+    };
+    let Event::Started(started) = &first.event else {
+        return Err(decide::no_run(of).into());
+    };
+    let tokens: Vec<_> = specs.into_iter().map(|spec| spec.token).collect();
+    let anchor = Anchor {
+        seq: last.seq,
+        chain: *chain,
+    };
+    let row = NewRow {
+        id: &fork.id,
+        workflow: &started.workflow,
+        component: started.component,
+        request: fork.request,
+        tokens: &tokens,
+        tags: &started.tags,
+        created_at: decide::entry_time(last.at, fork.now),
+        standing: made.standing,
+        anchor,
+        lineage: Some(&fork.lineage()),
+        parent: None,
+    };
+    let key = runs::insert(conn, &row)?;
+    journal::copy(conn, source.key, key, fork.forked.upto)?;
+    for (spec, hook) in started.hooks.iter().zip(0 as HookNo..) {
+        hooks::copy(conn, key, hook, spec, first.at)?;
+    }
+    let mut head = Head {
+        key,
+        component: started.component,
+        standing: made.standing,
+        seq: 0,
+        at: last.at,
+        chain: *chain,
+        parent: None,
+    };
+    for entry in &copied.entries[1..] {
+        match &entry.event {
+            Event::HookClaimed { hook, spec, .. } => hooks::copy(conn, key, *hook, spec, entry.at)?,
+            // Of an earlier fork: whatever it claimed, this one does not.
+            Event::Forked(forked) => {
+                for (hook, spec) in &forked.hooks {
+                    hooks::copy_anew(conn, key, *hook, spec, entry.at)?;
+                }
+            }
+            event => head.apply(conn, event, entry.body.as_ref(), entry.at)?,
+        }
+        head.seq = entry.seq;
+    }
+    for (event, body) in made.entries {
+        head.push(conn, event, body, fork.now)?;
+    }
+    head.update_row(conn)?;
+    writing.heads.insert(fork.id.clone(), head);
+    Ok(Admission::Started {
+        run: fork.id.clone(),
+        fresh: true,
+    })
 }
 
 pub fn emit(writing: &mut Writing, emission: Emission) -> Result<Emitted> {
@@ -357,7 +468,7 @@ fn insert_run(writing: &mut Writing, new: NewRun, parent: Option<(ParentLink, Pa
     let (component, workflow) = (new.started.component, new.started.workflow.clone());
     let specs = new.started.hooks.clone();
     let tokens: Vec<_> = specs.iter().map(|spec| spec.token.clone()).collect();
-    let tags = new.started.tags.clone();
+    let (tags, lineage) = (new.started.tags.clone(), new.started.lineage.clone());
     let event = Event::Started(Box::new(new.started));
     let standing = Standing::admitted(&event, at)?;
     let entry = Entry {
@@ -380,6 +491,7 @@ fn insert_run(writing: &mut Writing, new: NewRun, parent: Option<(ParentLink, Pa
             seq: 0,
             chain: link.chain,
         },
+        lineage: lineage.as_ref(),
         parent,
     };
     let key = runs::insert(conn, &row)?;

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::column;
 use super::failure::Failure;
 use crate::ids::{Digest, HookToken, RunId, Tags};
-use crate::journal::{CallNo, ParentEnd, RunStatus, Seq, Timestamp};
+use crate::journal::{CallNo, Lineage, ParentEnd, RunStatus, Seq, Timestamp};
 use crate::store::decide::{self, Activity, Standing};
 use crate::store::{Blocked, RunFilter, RunInfo, StoreError};
 
@@ -48,14 +48,15 @@ pub struct NewRow<'a> {
     pub created_at: Timestamp,
     pub standing: Standing,
     pub anchor: Anchor,
+    pub lineage: Option<&'a Lineage>,
     pub parent: Option<(ParentLink, ParentEnd)>,
 }
 
 pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
     conn.prepare_cached(
         "INSERT INTO runs (id, workflow, component, request, tokens, created_at, folded, status,
-             ready_since, wake_at, waits, anchor_seq, anchor_chain, parent, parent_call, on_parent_end)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+             ready_since, wake_at, waits, anchor_seq, anchor_chain, parent, parent_call, on_parent_end, lineage)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
     )?
     .execute(params![
         run.id.as_str(),
@@ -76,6 +77,7 @@ pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
         run.parent
             .map(|(_, on_end)| column::to_json(&on_end))
             .transpose()?,
+        run.lineage.map(column::to_json).transpose()?,
     ])?;
     let key = conn.last_insert_rowid();
     for (name, value) in run.tags.iter() {
@@ -218,7 +220,7 @@ macro_rules! select_info {
             "SELECT key, id, workflow, component, status, runs.created_at, ended_at, wake_at, blocked, tokens,
                  (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key), waits, duplicates,
                  (SELECT json_group_object(name, value) FROM tags own WHERE own.run = key),
-                 cancel_requested, (SELECT p.id FROM runs p WHERE p.key = runs.parent)
+                 cancel_requested, (SELECT p.id FROM runs p WHERE p.key = runs.parent), lineage
              FROM runs ",
             $($rest),+
         )
@@ -242,6 +244,7 @@ fn info(row: &Row<'_>) -> rusqlite::Result<RunInfo> {
         tags: column::json(row, 13)?,
         cancel_requested: column::opt_json(row, 14)?,
         parent: column::opt_parse(row, 15)?,
+        lineage: column::opt_json(row, 16)?,
     })
 }
 
