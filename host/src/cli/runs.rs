@@ -168,6 +168,19 @@ struct Run {
 #[derive(Deserialize)]
 struct Waits {
     reason: String,
+    /// Those that have to end before.
+    #[serde(default)]
+    runs: Vec<String>,
+}
+
+impl Waits {
+    fn text(&self) -> String {
+        match self.runs.len() {
+            0 => self.reason.clone(),
+            1 => format!("run {} to end", self.runs[0]),
+            _ => format!("runs {} to end", self.runs.join(", ")),
+        }
+    }
 }
 
 impl Run {
@@ -325,11 +338,7 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
     ];
     facts.extend(run.parent.clone().map(|parent| ("started by", parent)));
     facts.extend(run.ended_at.map(|at| ("ended", time(at))));
-    facts.extend(
-        run.waits
-            .as_ref()
-            .map(|waits| ("waits for", waits.reason.clone())),
-    );
+    facts.extend(run.waits.as_ref().map(|waits| ("waits for", waits.text())));
     facts.extend(run.wake_at.map(|at| ("wakes", time(at))));
     facts.extend(
         run.cancel_requested

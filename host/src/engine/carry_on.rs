@@ -149,6 +149,10 @@ async fn activate(
         let wake_at = loaded.run.wake_at;
         return Ok(Next::Rest { wake_at });
     }
+    for predecessor in &loaded.run.predecessors {
+        // It has ended, but what was at work for it may not have heard yet.
+        engine.0.registry.gone(predecessor).await;
+    }
     let component = match engine.component(loaded.run.component).await {
         Ok(component) => component,
         Err(Error::Store(error)) => return Err(error),

@@ -240,6 +240,9 @@ pub enum Event {
         reason: CancelReason,
     },
 
+    /// Every run that had to end before this one begins has ended. Comes before anything of the guest.
+    PredecessorsEnded,
+
     /// From here on the run is carried by another component.
     Upgraded {
         component: Digest,
@@ -364,6 +367,8 @@ pub enum CancelReason {
     Timeout,
     /// The run that started it has ended.
     Parent,
+    /// Another run takes its place.
+    Replaced,
 }
 
 impl CancelReason {
@@ -372,6 +377,7 @@ impl CancelReason {
         match self {
             Self::Requested => "the run was asked to cancel",
             Self::Parent => "the run that started it has ended",
+            Self::Replaced => "another run takes its place",
             Self::Timeout => "the run took longer than its timeout allows",
         }
     }
@@ -395,6 +401,9 @@ pub struct Started {
     /// Before this time the run does not begin. Its tokens are claimed from admission on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
+    /// Before these have ended the run does not begin; [`Event::PredecessorsEnded`] says that they have. Set by the store.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub predecessors: Vec<RunId>,
     #[serde(default, skip_serializing_if = "Tags::is_empty")]
     pub tags: Tags,
 }
@@ -572,6 +581,7 @@ impl Event {
             Self::Emitted { .. } => "emitted",
             Self::EmitRefused { .. } => "emit_refused",
             Self::CancelRequested { .. } => "cancel_requested",
+            Self::PredecessorsEnded => "predecessors_ended",
             Self::Upgraded { .. } => "upgraded",
             Self::Continued { .. } => "continued",
             Self::Completed => "completed",

@@ -67,6 +67,7 @@ impl RunStatus {
                 | Event::HookDisposed { call: None, .. }
                 | Event::CancelRequested { .. }
                 | Event::ChildEnded { .. }
+                | Event::PredecessorsEnded
                 | Event::Upgraded { .. },
             ) => Ok(Self::Pending),
             (Some(_), _) => Ok(Self::Running),

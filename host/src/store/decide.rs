@@ -62,23 +62,61 @@ pub enum Activity {
         wake_at: Option<Timestamp>,
     },
     /// Has not begun and may not yet.
-    Waiting(Waits),
+    Waiting(Wait),
     Blocked,
     Ended {
         at: Timestamp,
     },
 }
 
+/// What a run waits for that may not begin yet. [`Waits`] says it with the names of the runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Wait {
+    StartAt {
+        until: Timestamp,
+    },
+    /// For runs to end, and then until its time has come.
+    Predecessors {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+    },
+}
+
+impl Wait {
+    /// The time that a start named, as long as it has not come.
+    fn time(until: Option<Timestamp>, now: Timestamp) -> Option<Self> {
+        let until = until?.min(LATEST);
+        (until > now).then_some(Self::StartAt { until })
+    }
+
+    /// As shown. `live` are the predecessors that have not ended.
+    pub fn shown(self, live: Vec<RunId>) -> Waits {
+        match self {
+            Self::StartAt { until } => Waits::StartAt { until },
+            Self::Predecessors { until } => Waits::Predecessors { runs: live, until },
+        }
+    }
+}
+
+/// The activity of a run that waits for nothing but its time.
+fn begins(start_at: Option<Timestamp>, now: Timestamp) -> Activity {
+    match Wait::time(start_at, now) {
+        Some(wait) => Activity::Waiting(wait),
+        None => Activity::Ready { since: now },
+    }
+}
+
 impl Standing {
     /// After entry 0.
     pub fn admitted(event: &Event, at: Timestamp) -> Result<Self> {
-        let waits = match event {
-            Event::Started(started) => Waits::of(started, at),
-            _ => None,
-        };
-        let activity = match waits {
-            Some(waits) => Activity::Waiting(waits),
-            None => Activity::Ready { since: at },
+        let activity = match event {
+            Event::Started(started) if !started.predecessors.is_empty() => {
+                let until = started.start_at.map(|until| until.min(LATEST));
+                Activity::Waiting(Wait::Predecessors { until })
+            }
+            Event::Started(started) => begins(started.start_at, at),
+            _ => Activity::Ready { since: at },
         };
         Ok(Self {
             folded: RunStatus::next(None, event)?,
@@ -96,6 +134,9 @@ impl Standing {
             Activity::Ended { .. } => self.activity,
             _ if folded.is_terminal() => Activity::Ended { at },
             Activity::Ready { .. } => self.activity,
+            Activity::Waiting(Wait::Predecessors { until }) if *event == Event::PredecessorsEnded => {
+                begins(until, at)
+            }
             Activity::Waiting(_) if folded == RunStatus::Pending => self.activity,
             Activity::Blocked if !matches!(event, Event::Upgraded { .. }) && !event.is_decision() => {
                 self.activity
@@ -164,16 +205,21 @@ impl Standing {
     pub fn wake_at(self) -> Option<Timestamp> {
         match self.activity {
             Activity::Parked { wake_at } => wake_at,
-            Activity::Waiting(waits) => waits.wake_at(),
+            Activity::Waiting(Wait::StartAt { until }) => Some(until),
             _ => None,
         }
     }
 
-    pub fn waits(self) -> Option<Waits> {
+    pub fn waits(self) -> Option<Wait> {
         match self.activity {
-            Activity::Waiting(waits) => Some(waits),
+            Activity::Waiting(wait) => Some(wait),
             _ => None,
         }
+    }
+
+    /// It may not begin before others have ended.
+    pub fn awaits_predecessors(self) -> bool {
+        matches!(self.waits(), Some(Wait::Predecessors { .. }))
     }
 
     /// Since when the run has something to do that it may do at `now`.
@@ -356,6 +402,7 @@ fn identity(event: &Event) -> Option<Identity> {
         Event::Started(_)
         | Event::PayloadReceived { .. }
         | Event::ChildEnded { .. }
+        | Event::PredecessorsEnded
         | Event::Upgraded { .. }
         | Event::StepRetried { .. }
         | Event::StepCompleted { resolved: true, .. }
@@ -692,7 +739,7 @@ pub fn child_meets(meeting: Meeting) -> Option<Failure> {
     let refused = match meeting {
         Meeting::Free { .. } => return None,
         Meeting::Refuse(refused) => refused,
-        Meeting::Deliver { .. } | Meeting::Attach(_) => {
+        Meeting::Deliver { .. } | Meeting::Attach(_) | Meeting::Replace(_) => {
             return Some(Failure::new(FailureKind::Other, "a child goes to no other run"));
         }
     };
@@ -815,11 +862,11 @@ pub fn continued(
     }
 }
 
-/// What goes on with the run: the request to cancel that its guest has not observed.
-pub fn carried(continuation: &Continuation, standing: Standing) -> Option<Event> {
-    let reason = standing
-        .cancel_requested
-        .filter(|_| continuation.carries_cancel)?;
+/// What goes on with the run: the request to cancel that its guest has not observed. `awaited`: another run waits for
+/// this one to end, and now for the one that goes on, which is asked as well.
+pub fn carried(continuation: &Continuation, standing: Standing, awaited: bool) -> Option<Event> {
+    let unobserved = standing.cancel_requested.filter(|_| continuation.carries_cancel);
+    let reason = unobserved.or(awaited.then_some(CancelReason::Replaced))?;
     Some(Event::CancelRequested { reason })
 }
 
@@ -877,6 +924,19 @@ pub fn after_parent(standing: Standing, on_parent_end: ParentEnd) -> Option<(Eve
     }
 }
 
+/// What is written for a run whose token moves to another; `None` when it has ended, or was asked before.
+pub fn cancel_replaced(standing: Standing) -> Option<(Event, Option<Body>)> {
+    let ending = Ending::Ask {
+        reason: CancelReason::Replaced,
+        // Some guest code of it may run now, and the other is to begin only after that.
+        executing: true,
+    };
+    match cancel(standing, ending) {
+        Cancellation::Write(event, body) => Some((event, body)),
+        Cancellation::Answer(_) => None,
+    }
+}
+
 /// The answer when the entry is written.
 pub fn cancelled(after: Standing) -> Cancelled {
     match after.folded.is_terminal() {
@@ -906,12 +966,46 @@ pub enum Meeting {
     Deliver { hook: HookRef, payload: Body },
     /// The start is given the owner; see [`attached`].
     Attach(Owner),
+    /// The run takes the tokens, whoever has them.
+    Replace(Replacement),
     /// The start is answered with this, and nothing is admitted.
     Refuse(Admission),
 }
 
+/// What a start replaces.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Replacement {
+    /// The runs that hold its tokens, each with the hooks by which it does.
+    pub owners: Vec<(RunId, Vec<HookNo>)>,
+    /// The last claimants of all its tokens. Those that have not ended once the owners were asked to cancel, and those
+    /// that they wait for themselves, must end before the run begins.
+    pub claimants: Vec<RunId>,
+}
+
+fn replacement<'a>(last: impl Iterator<Item = &'a Claim>, now: Timestamp) -> Replacement {
+    let mut found = Replacement::default();
+    // Who was made to give a token up has nothing to do with it any more.
+    for claim in last.filter(|claim| claim.disposed_at.is_none()) {
+        let HookRef { run, hook } = &claim.address;
+        if !found.claimants.contains(run) {
+            found.claimants.push(run.clone());
+        }
+        if !claim.is_held(now) {
+            continue;
+        }
+        match found.owners.iter_mut().find(|(owner, _)| owner == run) {
+            Some((_, hooks)) => hooks.push(*hook),
+            None => found.owners.push((run.clone(), vec![*hook])),
+        }
+    }
+    found
+}
+
 /// `last` holds the last claim of each of the start's tokens, in order.
 pub fn meet(new: &NewRun, last: &[Option<Claim>]) -> Result<Meeting> {
+    if new.on_conflict == OnConflict::Replace {
+        return Ok(Meeting::Replace(replacement(last.iter().flatten(), new.now)));
+    }
     let mut held = (new.started.hooks.iter().zip(last))
         .filter_map(|(spec, last)| Some((&spec.token, last.as_ref()?)))
         .filter(|(_, claim)| claim.is_held(new.now));
@@ -941,7 +1035,7 @@ pub fn meet(new: &NewRun, last: &[Option<Claim>]) -> Result<Meeting> {
         OnConflict::Attach if first.1.owner.workflow == new.started.workflow => {
             Ok(Meeting::Attach(first.1.owner.clone()))
         }
-        OnConflict::Fail | OnConflict::Attach => conflict(first),
+        OnConflict::Fail | OnConflict::Attach | OnConflict::Replace => conflict(first),
         OnConflict::Deliver(delivery) => {
             match std::iter::once(first)
                 .chain(held)
@@ -1250,6 +1344,7 @@ mod tests {
             hooks: hooks.collect(),
             lineage: None,
             start_at,
+            predecessors: Vec::new(),
             tags: Tags::default(),
         };
         NewRun {
@@ -1309,6 +1404,7 @@ mod tests {
                 Meeting::Free { first } => format!("first {}", first.unwrap().0),
                 Meeting::Deliver { hook, .. } => format!("to {}", hook.run),
                 Meeting::Attach(_) => "attach".to_owned(),
+                Meeting::Replace(_) => "replace".to_owned(),
                 Meeting::Refuse(Admission::HookEnded { .. }) => "ended".to_owned(),
                 Meeting::Refuse(Admission::HookFull { .. }) => "full".to_owned(),
                 Meeting::Refuse(Admission::Moved) => "moved".to_owned(),

@@ -6,12 +6,13 @@ use rusqlite::{Connection, TransactionBehavior};
 /// "ONMK", as in `0001_init.sql`.
 pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     include_str!("migrations/0001_init.sql"),
     include_str!("migrations/0002_start_policies.sql"),
     include_str!("migrations/0003_family.sql"),
     include_str!("migrations/0004_streams.sql"),
     include_str!("migrations/0005_events.sql"),
+    include_str!("migrations/0006_replace.sql"),
 ];
 
 /// The version that this build works with.
