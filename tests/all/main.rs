@@ -25,6 +25,7 @@ mod logs;
 mod output;
 mod policies;
 mod readme;
+mod replace;
 mod rerun;
 mod schedules;
 mod start;
