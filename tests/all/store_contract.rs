@@ -11,7 +11,7 @@ use onemark::journal::{
 use onemark::store::{
     Append, BlockReason, Blocked, Cap, ChunkWrite, Decision, Emission, Ending, Fence, HeldStep, HookRef,
     HookState, MemoryStore, NewPart, NewSchedule, OnConflict, Park, RunFilter, ScheduleName, Settled,
-    Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Written,
+    Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Waits, Written,
 };
 use proptest::prelude::*;
 
@@ -810,6 +810,13 @@ impl Pair {
                 }
                 if let Some(waits) = run.waits {
                     self.meet(&waits);
+                    if let Waits::Predecessors { runs, .. } = waits {
+                        assert!(!runs.is_empty(), "{id} waits for nobody");
+                        for other in runs {
+                            let other = self.model.run(&other).await.unwrap().unwrap();
+                            assert!(!other.status.is_terminal(), "{id} waits for {other:?}");
+                        }
+                    }
                 }
             }
             both!(self, store => store.hooks_of(&id, now)).unwrap();

@@ -286,7 +286,13 @@ async fn list(args: ListArgs, global: &Global) -> anyhow::Result<()> {
     }
     let mut rows = Rows::new(["RUN", "STATUS", "WORKFLOW", "CREATED", "TOKENS", "TAGS"]);
     for run in runs {
-        let (status, created) = (run.status.to_string(), time(run.created_at));
+        let status = match &run.waits {
+            Some(Waits { runs, .. }) if !runs.is_empty() => {
+                format!("{} after {}", run.status, runs.join(" "))
+            }
+            _ => run.status.to_string(),
+        };
+        let created = time(run.created_at);
         let tags = run.tags();
         rows.add([run.id, status, run.workflow, created, run.tokens.join(" "), tags]);
     }
