@@ -533,7 +533,7 @@ async fn a_start_can_replace_and_says_whom_it_waits_for() {
     let asked = server.get(&format!("/v1/runs/{old}")).await.json;
     assert_eq!(asked["cancel_requested"], "replaced");
     marks.let_go();
-    marks.reached("begin", 2).await;
+    server.host.reached(&new, RunStatus::Suspended).await;
     let begun = server.get(&format!("/v1/runs/{new}")).await.json;
     assert_eq!(
         (&begun["waits"], &begun["predecessors"]),
@@ -542,7 +542,9 @@ async fn a_start_can_replace_and_says_whom_it_waits_for() {
 
     let mut both = body("replace");
     both["deliver"] = json!({ "payload": 1 });
-    server.refused_post("/v1/runs", both, 400, "invalid").await;
+    server
+        .refused_post("/v1/runs", both, 400, "invalid_request")
+        .await;
 }
 
 // B18

@@ -128,7 +128,7 @@ async fn a19_the_new_run_waits_until_the_old_one_has_ended(kind: StoreKind) {
     let old = long_to_end(&host, &marks, &["t"]).await;
     host.deliver("t", json!("early")).await.unwrap();
     let receipt = start(&host, replacing(request("read_any", json!({}), &["t"]))).await;
-    assert_eq!(receipt.replaced, [old.clone()]);
+    assert_eq!(receipt.replaced, std::slice::from_ref(&old));
     let new = receipt.run_id;
 
     marks.reached("undo-flight", 1).await;
@@ -191,10 +191,10 @@ async fn a19_of_a_chain_the_last_waits_for_the_first(kind: StoreKind) {
     let (host, marks) = host(kind).await;
     let first = long_to_end(&host, &marks, &["t"]).await;
     let second = start(&host, replacing(trip(&marks, &["t"]))).await;
-    assert_eq!(second.replaced, [first.clone()]);
+    assert_eq!(second.replaced, std::slice::from_ref(&first));
     marks.reached("undo-flight", 1).await;
     let third = start(&host, replacing(trip(&marks, &["t"]))).await;
-    assert_eq!(third.replaced, [second.run_id.clone()]);
+    assert_eq!(third.replaced, std::slice::from_ref(&second.run_id));
     // It never executed.
     let result = host.ended(&second.run_id).await;
     assert_eq!(result.status, RunStatus::Cancelled);
@@ -259,7 +259,7 @@ async fn a19_a_blocked_owner_ends_at_once(kind: StoreKind) {
         .run_id;
     host.reached(&old, RunStatus::Blocked).await;
     let new = start(&host, replacing(request("read_any", json!({}), &["t"]))).await;
-    assert_eq!(new.replaced, [old.clone()]);
+    assert_eq!(new.replaced, std::slice::from_ref(&old));
     assert_eq!(host.ended(&old).await.status, RunStatus::Cancelled);
     let begun = host.reached(&new.run_id, RunStatus::Suspended).await;
     assert_eq!((begun.waits, begun.predecessors), (None, vec![]));
@@ -274,7 +274,7 @@ async fn a19_an_owner_that_ended_keeps_nobody_waiting(kind: StoreKind) {
     host.output(&old).await;
     assert_eq!(host.hook("t").await.unwrap().state, HookState::Retained);
     let new = start(&host, replacing(request("read_any", json!({}), &["t"]))).await;
-    assert_eq!(new.replaced, [old.clone()]);
+    assert_eq!(new.replaced, std::slice::from_ref(&old));
     let begun = host.reached(&new.run_id, RunStatus::Suspended).await;
     assert_eq!(begun.predecessors, []);
     assert_eq!(info(&host, &old).await.status, RunStatus::Completed);

@@ -1434,6 +1434,70 @@ mod tests {
     }
 
     #[test]
+    fn a_start_replaces_who_holds_its_tokens_and_comes_after_who_had_them() {
+        let new = new_run(None, &["a", "b", "c"], OnConflict::Replace);
+        let of = |run: &str, hook, claim: Claim| {
+            let run = RunId::new(run).unwrap();
+            Some(Claim {
+                address: HookRef {
+                    run: run.clone(),
+                    hook,
+                },
+                owner: Owner { run, ..claim.owner },
+                ..claim
+            })
+        };
+        let replaces = |last: [Option<Claim>; 3]| match meet(&new, &last).unwrap() {
+            Meeting::Replace(Replacement { owners, claimants }) => {
+                let owners = owners.iter().map(|(run, hooks)| format!("{run} {hooks:?}"));
+                let claimants = claimants.iter().map(RunId::to_string);
+                (owners.collect::<Vec<_>>(), claimants.collect::<Vec<_>>())
+            }
+            _ => panic!("it replaces"),
+        };
+        let open = || claim(false, false, None, 0);
+        let (owners, claimants) = replaces([None, None, None]);
+        assert_eq!((owners.len(), claimants.len()), (0, 0));
+        let (owners, claimants) = replaces([of("x", 1, open()), of("y", 0, open()), of("x", 4, open())]);
+        assert_eq!(
+            (owners, claimants),
+            (
+                vec!["x [1, 4]".into(), "y [0]".into()],
+                vec!["x".into(), "y".into()]
+            )
+        );
+        let retained = claim(true, false, None, 99);
+        let (free, disposed) = (claim(true, false, None, 0), claim(false, true, Some(60), 0));
+        let (owners, claimants) = replaces([of("x", 0, retained), of("y", 0, free), of("z", 0, disposed)]);
+        assert_eq!(
+            (owners, claimants),
+            (vec!["x [0]".into()], vec!["x".into(), "y".into()])
+        );
+    }
+
+    #[test]
+    fn a_run_that_comes_after_others_begins_when_they_have_ended_and_its_time_has_come() {
+        for (start_at, due_at) in [(None, 5), (Some(3), 5), (Some(9), 9)] {
+            let mut started = new_run(start_at, &[], OnConflict::Replace).started;
+            started.predecessors = vec![RunId::new("before").unwrap()];
+            let waits = Standing::admitted(&Event::Started(Box::new(started)), 1).unwrap();
+            assert!(waits.awaits_predecessors());
+            assert_eq!((waits.due_since(99), waits.wake_at()), (None, None));
+            let delivered = waits.after(&Event::PayloadReceived { hook: 0 }, 4).unwrap();
+            assert_eq!(delivered, waits);
+            let ended = waits.after(&Event::PredecessorsEnded, 5).unwrap();
+            assert_eq!(
+                (ended.status(), ended.awaits_predecessors()),
+                (RunStatus::Pending, false)
+            );
+            assert_eq!(ended.due_since(99), Some(due_at));
+            // It never executed.
+            let (event, _) = cancel_replaced(waits).unwrap();
+            assert_eq!(event, Event::Terminated);
+        }
+    }
+
+    #[test]
     fn a_decision_is_for_the_step_that_blocks_the_run() {
         let run = RunId::new("r").unwrap();
         let settle = |call, reasons, status, blocked| {

@@ -219,8 +219,10 @@ macro_rules! select_info {
                  (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key), waits, duplicates,
                  (SELECT json_group_object(name, value) FROM tags own WHERE own.run = key),
                  cancel_requested, (SELECT p.id FROM runs p WHERE p.key = runs.parent),
-                 (SELECT json_group_array(json_array(p.id, p.ended_at IS NULL) ORDER BY p.key)
-                  FROM predecessors JOIN runs p ON p.key = predecessor WHERE run = runs.key)
+                 (SELECT json_group_array(json_array(id, live)) FROM (
+                     SELECT p.id, p.ended_at IS NULL AS live
+                     FROM predecessors CROSS JOIN runs p ON p.key = predecessor
+                     WHERE run = runs.key ORDER BY predecessor))
              FROM runs ",
             $($rest),+
         )
