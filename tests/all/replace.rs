@@ -262,7 +262,7 @@ async fn a19_a_blocked_owner_ends_at_once(kind: StoreKind) {
     assert_eq!(new.replaced, std::slice::from_ref(&old));
     assert_eq!(host.ended(&old).await.status, RunStatus::Cancelled);
     let begun = host.reached(&new.run_id, RunStatus::Suspended).await;
-    assert_eq!((begun.waits, begun.predecessors), (None, vec![]));
+    assert_eq!((begun.waits, begun.predecessors), (None, vec![old]));
 }
 
 async fn a19_an_owner_that_ended_keeps_nobody_waiting(kind: StoreKind) {
@@ -276,7 +276,7 @@ async fn a19_an_owner_that_ended_keeps_nobody_waiting(kind: StoreKind) {
     let new = start(&host, replacing(request("read_any", json!({}), &["t"]))).await;
     assert_eq!(new.replaced, std::slice::from_ref(&old));
     let begun = host.reached(&new.run_id, RunStatus::Suspended).await;
-    assert_eq!(begun.predecessors, []);
+    assert_eq!(begun.predecessors, std::slice::from_ref(&old));
     assert_eq!(info(&host, &old).await.status, RunStatus::Completed);
     assert_eq!(host.events(&old).await.last(), Some(&"hook_disposed"));
     assert_eq!(host.hook("t").await.unwrap().run_id, new.run_id);

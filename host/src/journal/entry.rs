@@ -401,7 +401,8 @@ pub struct Started {
     /// Before this time the run does not begin. Its tokens are claimed from admission on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
-    /// Before these have ended the run does not begin; [`Event::PredecessorsEnded`] says that they have. Set by the store.
+    /// Before these, which have not ended, the run does not begin; [`Event::PredecessorsEnded`] says when they have. Set
+    /// by the store.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub predecessors: Vec<RunId>,
     #[serde(default, skip_serializing_if = "Tags::is_empty")]

@@ -388,18 +388,23 @@ impl State {
                 self.runs[index].push(Event::HookDisposed { call, hook }, None, now)?;
             }
         }
-        let mut predecessors = BTreeSet::new();
+        let mut live = BTreeSet::new();
         for claimant in claimants {
             let index = self.index(&claimant)?;
             let claimant = &self.runs[index];
-            predecessors.extend(claimant.live_predecessors(&self.runs));
+            live.extend(claimant.live_predecessors(&self.runs));
             if !claimant.standing.folded.is_terminal() {
-                predecessors.insert(index);
+                live.insert(index);
             }
         }
-        let ids = predecessors.iter().map(|place| self.runs[*place].id.clone());
+        let ids = live.iter().map(|place| self.runs[*place].id.clone());
         new.started.predecessors = ids.collect();
         self.insert_run(new, None)?;
+        let mut predecessors = live;
+        // Of one that was just ended something may still be at work, which the engine knows.
+        for (owner, _) in &owners {
+            predecessors.insert(self.index(owner)?);
+        }
         if let Some(admitted) = self.runs.last_mut() {
             admitted.predecessors = predecessors;
         }

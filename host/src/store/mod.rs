@@ -613,7 +613,8 @@ pub struct RunInfo {
     /// Why the run is to end, since it was asked to.
     pub cancel_requested: Option<CancelReason>,
     pub waits: Option<Waits>,
-    /// The runs that had to end before it began, or still have to; of one that went on as another, that other.
+    /// The runs whose place it took, and whoever else had to end before it began, or still has to. Of one that went on
+    /// as another, that other.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub predecessors: Vec<RunId>,
     pub blocked: Option<Blocked>,

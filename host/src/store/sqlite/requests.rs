@@ -317,18 +317,22 @@ fn replace(writing: &mut Writing, mut new: NewRun, replacement: Replacement) -> 
             push_one(writing, owner, Event::HookDisposed { call, hook }, None, now)?;
         }
     }
-    let mut predecessors = BTreeSet::new();
+    let mut live = BTreeSet::new();
     for claimant in claimants {
         let head = writing.existing(&claimant)?;
         if !head.standing.folded.is_terminal() {
-            predecessors.insert(head.key);
+            live.insert(head.key);
         }
-        predecessors.extend(runs::live_predecessors(&writing.conn, head.key)?);
+        live.extend(runs::live_predecessors(&writing.conn, head.key)?);
     }
-    let predecessors: Vec<_> = predecessors.into_iter().collect();
-    let ids = predecessors.iter().map(|key| runs::id(&writing.conn, *key));
+    let ids = live.iter().map(|key| runs::id(&writing.conn, *key));
     new.started.predecessors = ids.collect::<Result<_>>()?;
     insert_run(writing, new, None)?;
+    let mut predecessors = live;
+    // Of one that was just ended something may still be at work, which the engine knows.
+    for (owner, _) in &owners {
+        predecessors.insert(writing.existing(owner)?.key);
+    }
     let key = writing.existing(&run)?.key;
     runs::add_predecessors(&writing.conn, key, &predecessors)?;
     Ok(Admission::Started {

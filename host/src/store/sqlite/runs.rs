@@ -1,5 +1,7 @@
 //! Queries on runs.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::column;
@@ -337,8 +339,12 @@ pub fn set_duplicates(conn: &Connection, id: &RunId, duplicates: u64) -> Result<
     Ok(())
 }
 
-/// Lets a run wait for others to end.
-pub fn add_predecessors(conn: &Connection, key: RunKey, predecessors: &[RunKey]) -> Result<(), Failure> {
+/// Names the runs that have to end before a run begins, or had to.
+pub fn add_predecessors(
+    conn: &Connection,
+    key: RunKey,
+    predecessors: &BTreeSet<RunKey>,
+) -> Result<(), Failure> {
     for predecessor in predecessors {
         conn.prepare_cached("INSERT INTO predecessors (run, predecessor) VALUES (?1, ?2)")?
             .execute([key, *predecessor])?;
