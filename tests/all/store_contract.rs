@@ -894,7 +894,9 @@ impl Pair {
                 both!(self, store => store.load(&id, from)).unwrap();
             }
             for hook in both!(self, store => store.hooks_of(&id, self.now)).unwrap() {
-                if hook.state != HookState::Freed {
+                // The run that goes on has the tokens.
+                let moved = whole.run.status == RunStatus::Continued;
+                if hook.state != HookState::Freed && !moved {
                     *held.entry(hook.token).or_insert(0) += 1;
                 }
             }
