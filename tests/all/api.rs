@@ -5,7 +5,7 @@ use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
 use onemark::journal::RunStatus;
 use onemark::store::RunInfo;
-use onemark_tests::{StoreKind, TestHost, programs, scheduled, variant};
+use onemark_tests::{Marks, StoreKind, TestHost, programs, scheduled, variant};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -500,6 +500,57 @@ async fn a_run_can_begin_later_and_be_found_by_its_tags() {
     assert_eq!(found("").await.0.len(), 3);
 }
 
+// A19
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_can_replace_and_says_whom_it_waits_for() {
+    let marks = Marks::start().await;
+    marks.hold("tidy");
+    let server = Server::over(TestHost::with_http(&[marks.authority()]).await).await;
+    let body = |policy: &str| {
+        json!({
+            "workflow": "works",
+            "input": { "marks": marks.url() },
+            "hooks": [{ "token": "t" }],
+            "on_conflict": policy,
+        })
+    };
+    let first = server.post("/v1/runs", body("replace")).await;
+    assert_eq!(
+        (first.status, &first.json["replaced"]),
+        (StatusCode::CREATED, &json!(null))
+    );
+    let old = run_id(&first);
+    server.host.reached(&old, RunStatus::Suspended).await;
+    let second = server.post("/v1/runs", body("replace")).await;
+    assert_eq!(
+        (second.status, &second.json["replaced"]),
+        (StatusCode::CREATED, &json!([old]))
+    );
+    assert_eq!(second.json["started"], true);
+    let new = run_id(&second);
+    marks.reached("tidy", 1).await;
+    let waits = json!({ "reason": "predecessors", "runs": [old] });
+    let shown = server.get(&format!("/v1/runs/{new}")).await.json;
+    assert_eq!((&shown["status"], &shown["waits"]), (&json!("pending"), &waits));
+    let listed = server.get("/v1/runs?status=pending").await.json;
+    assert_eq!(listed["runs"][0]["waits"], waits);
+    let asked = server.get(&format!("/v1/runs/{old}")).await.json;
+    assert_eq!(asked["cancel_requested"], "replaced");
+    marks.let_go();
+    server.host.reached(&new, RunStatus::Suspended).await;
+    let begun = server.get(&format!("/v1/runs/{new}")).await.json;
+    assert_eq!(
+        (&begun["waits"], &begun["predecessors"]),
+        (&json!(null), &json!([old]))
+    );
+
+    let mut both = body("replace");
+    both["deliver"] = json!({ "payload": 1 });
+    server
+        .refused_post("/v1/runs", both, 400, "invalid_request")
+        .await;
+}
+
 // B18
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_hook_answers_429() {
@@ -870,7 +921,7 @@ async fn refuses_bad_starts() {
             "workflow: invalid type",
         ),
         (
-            workflow(json!({ "on_conflict": "replace" })),
+            workflow(json!({ "on_conflict": "retry" })),
             400,
             "invalid_request",
             "on_conflict: unknown variant",

@@ -272,6 +272,17 @@ fn a_second_start_does_as_it_is_told() {
     let shown = served.run(&["runs", "show", &run]).ends_with(0).stdout;
     assert!(shown.contains("duplicates  5\n"), "{shown}");
 
+    let owner = served
+        .run(&["start", "read_any", "--hook", "u"])
+        .ends_with(0)
+        .stdout;
+    let replace = ["start", "read_any", "--hook", "u", "--on-conflict", "replace"];
+    let new = served.run(&replace).ends_with(0);
+    new.says(&format!("started, in place of run {}", owner.trim()));
+    served.run(&["start", "read_any", "--hook", "u"]).ends_with(3);
+    let shown = served.run(&["runs", "show", owner.trim()]).ends_with(0).stdout;
+    assert!(shown.contains("another run takes its place"), "{shown}");
+
     let listed = |more: &[&str]| {
         let args = [&["runs", "list", "-o", "json", "--tag", "customer=7"], more].concat();
         let listed = served.run(&args).ends_with(0).json();

@@ -27,6 +27,7 @@ mod logs;
 mod output;
 mod policies;
 mod readme;
+mod replace;
 mod rerun;
 mod schedules;
 mod start;

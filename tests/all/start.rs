@@ -698,6 +698,7 @@ async fn a14_the_same_id_and_request_is_the_same_run(kind: StoreKind) {
     let asked = with_id("mine", request("troubled", input, &["order"]));
     let same = StartReceipt {
         delivered: None,
+        replaced: Vec::new(),
         attached: None,
         run_id: run_id("mine"),
         started: false,

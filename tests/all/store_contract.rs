@@ -1,17 +1,18 @@
 //! The model and SQLite give the same answers, whatever is asked of them in whatever order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use onemark::ids::{Digest, EventName, StreamName, Tags};
 use onemark::journal::{
-    Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, EmitAdmission, EmitPart, Event, Failure,
-    FailureKind, Forked, HookSpec, Lineage, LogBatch, LogLevel, LogLine, NewEmit, NewEntry, ParentEnd,
-    RunStatus, Started, StreamWrite, Timestamp,
+    Body, CancelReason, ChildAdmission, ChildOptions, ChildStart, Continuation, EmitAdmission, EmitPart,
+    Event, Failure, FailureKind, Forked, HookSpec, Lineage, LogBatch, LogLevel, LogLine, NewEmit, NewEntry,
+    ParentEnd, RunStatus, Started, StreamWrite, Timestamp,
 };
 use onemark::store::{
     Admission, Append, BlockReason, Blocked, Cap, ChunkWrite, Decision, Emission, Ending, Fence, HeldStep,
     HookRef, HookState, LogFilter, MemoryStore, NewFork, NewPart, NewSchedule, OnConflict, Park, RunFilter,
-    ScheduleName, Settled, Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Written,
+    ScheduleName, Settled, Settlement, Source, SqliteStore, StartDelivery, Store, TOMBSTONE_MS, Waits,
+    Written,
 };
 use proptest::prelude::*;
 
@@ -133,6 +134,7 @@ enum Op {
 enum Policy {
     Fail,
     Attach,
+    Replace,
     /// `checked`: against the hook that the token leads to.
     Deliver {
         token: usize,
@@ -190,6 +192,10 @@ enum Want {
         parts: Vec<Option<(usize, usize)>>,
     },
     End,
+    Continue {
+        id: usize,
+        carries_cancel: bool,
+    },
     Illegal,
 }
 
@@ -216,6 +222,8 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
             .prop_map(|(stream, off)| Want::Write { stream, off }),
         2 => parts().prop_map(|parts| Want::Emit { parts }),
         6 => Just(Want::End),
+        3 => (0..IDS.len(), any::<bool>())
+            .prop_map(|(id, carries_cancel)| Want::Continue { id, carries_cancel }),
         1 => Just(Want::Illegal),
     ];
     prop::collection::vec(want, 0..4)
@@ -226,6 +234,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![
         1 => Just(Policy::Fail),
         2 => Just(Policy::Attach),
+        3 => Just(Policy::Replace),
         5 => deliver.prop_map(|(token, payload, always, checked)| Policy::Deliver {
             token,
             payload,
@@ -615,6 +624,7 @@ impl Pair {
         match policy {
             Policy::Fail => OnConflict::Fail,
             Policy::Attach => OnConflict::Attach,
+            Policy::Replace => OnConflict::Replace,
             Policy::Deliver {
                 token: index,
                 payload,
@@ -668,6 +678,18 @@ impl Pair {
             call += 1;
             call - 1
         };
+        let mut used = HashSet::new();
+        for (index, id) in (0..).zip(IDS) {
+            if self.model.run(&run_id(id)).await.unwrap().is_some() {
+                used.insert(index);
+            }
+        }
+        let parts = wants.iter().flat_map(|want| match want {
+            Want::Child { id, .. } => vec![*id],
+            Want::Emit { parts } => parts.iter().flatten().map(|(id, _)| *id).collect(),
+            _ => Vec::new(),
+        });
+        used.extend(parts);
         let mut new = Vec::new();
         for want in wants {
             new.push(match want {
@@ -790,6 +812,24 @@ impl Pair {
                     }))
                 }
                 Want::End => NewEntry::with_body(Event::Completed, Body::new("1")),
+                // An id that was used before is never asked for: the host makes it.
+                Want::Continue { id, .. } if used.contains(&id) => NewEntry::event(Event::Failed),
+                Want::Continue { id, carries_cancel } => {
+                    used.insert(id);
+                    let next = new_run(IDS[id], Vec::new(), self.now);
+                    let lineage = Some(Lineage::Continued { from: run.clone() });
+                    NewEntry::Continue(Box::new(Continuation {
+                        input: next.input,
+                        admission: ChildAdmission {
+                            run: next.id,
+                            started: Started {
+                                lineage,
+                                ..next.started
+                            },
+                        },
+                        carries_cancel,
+                    }))
+                }
                 Want::Illegal => NewEntry::event(Event::PayloadReceived { hook: 0 }),
             });
         }
@@ -851,6 +891,13 @@ impl Pair {
                 }
                 if let Some(waits) = run.waits {
                     self.meet(&waits);
+                    if let Waits::Predecessors { runs, .. } = waits {
+                        assert!(!runs.is_empty(), "{id} waits for nobody");
+                        for other in runs {
+                            let other = self.model.run(&other).await.unwrap().unwrap();
+                            assert!(!other.status.is_terminal(), "{id} waits for {other:?}");
+                        }
+                    }
                 }
             }
             both!(self, store => store.hooks_of(&id, now)).unwrap();
@@ -936,7 +983,9 @@ impl Pair {
                 both!(self, store => store.load(&id, from)).unwrap();
             }
             for hook in both!(self, store => store.hooks_of(&id, self.now)).unwrap() {
-                if hook.state != HookState::Freed {
+                // The run that goes on has the tokens.
+                let moved = whole.run.status == RunStatus::Continued;
+                if hook.state != HookState::Freed && !moved {
                     *held.entry(hook.token).or_insert(0) += 1;
                 }
             }
@@ -1007,6 +1056,14 @@ fn random_operations_reach_every_state() {
     assert!(met.contains_key("Child"), "no child was started: {met:?}");
     assert!(met.contains_key("Cancelled"), "no run was cancelled: {met:?}");
     assert!(met.contains_key("StartAt"), "no run waited to begin: {met:?}");
+    assert!(
+        met.contains_key("Predecessors"),
+        "no run waited for others: {met:?}"
+    );
+    assert!(
+        met.contains_key("Continued"),
+        "no run went on as another: {met:?}"
+    );
     for state in ["Open", "Closed", "Retained", "Freed"] {
         assert!(met.contains_key(state), "no hook was {state}: {met:?}");
     }

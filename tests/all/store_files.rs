@@ -232,13 +232,7 @@ async fn an_answer_comes_after_its_commit() {
     assert!(store.hook(&token("t"), 1).await.unwrap().is_some());
     send(&mut answer).await;
     held.go_on.send(()).unwrap();
-    assert_eq!(
-        answer.await.unwrap(),
-        Admission::Started {
-            run: run_id("r"),
-            fresh: true
-        }
-    );
+    assert_eq!(answer.await.unwrap(), started("r", true));
 }
 
 #[tokio::test]

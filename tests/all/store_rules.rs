@@ -144,10 +144,9 @@ on_each_store! {
     a_start_checks_key_then_id_then_tokens: |store, fence| {
         let mut run = new_run("r", vec![spec("t", 0)], 1);
         run.key = Some(key("k"));
-        let started = |fresh| Admission::Started { run: run_id("r"), fresh };
-        assert_eq!(store.admit(run.clone()).await.unwrap(), started(true));
+        assert_eq!(store.admit(run.clone()).await.unwrap(), started("r", true));
         end(store, "r", fence).await;
-        assert_eq!(store.admit(run.clone()).await.unwrap(), started(false), "the receipt, as it was");
+        assert_eq!(store.admit(run.clone()).await.unwrap(), started("r", false), "the receipt, as it was");
         run.request = Digest::of("another");
         assert_eq!(store.admit(run.clone()).await.unwrap(), Admission::KeyConflict);
         run.key = None;
@@ -167,8 +166,7 @@ on_each_store! {
         end(store, "owner", fence).await;
         assert_eq!(store.admit(run.clone()).await.unwrap(), first);
         run.now = 2 + TOMBSTONE_MS;
-        let started = Admission::Started { run: run_id("r"), fresh: true };
-        assert_eq!(store.admit(run).await.unwrap(), started, "the receipt is over");
+        assert_eq!(store.admit(run).await.unwrap(), started("r", true), "the receipt is over");
     }
 
     // B04, B05, B07

@@ -51,6 +51,7 @@ pub fn new_run(id: &str, hooks: Vec<HookSpec>, now: Timestamp) -> NewRun {
         hooks,
         lineage: None,
         start_at: None,
+        predecessors: Vec::new(),
         tags: Tags::default(),
     };
     NewRun {
@@ -151,6 +152,15 @@ impl File {
 
 pub async fn start(store: &dyn Store, id: &str, hooks: Vec<HookSpec>, now: Timestamp) {
     let admission = store.admit(new_run(id, hooks, now)).await.unwrap();
-    let (run, fresh) = (run_id(id), true);
-    assert_eq!(admission, Admission::Started { run, fresh });
+    assert_eq!(admission, started(id, true));
+}
+
+/// The answer to a start that replaced nobody.
+pub fn started(id: &str, fresh: bool) -> Admission {
+    Admission::Started {
+        run: run_id(id),
+        replaced: Vec::new(),
+        fresh,
+        woken: Vec::new(),
+    }
 }

@@ -46,6 +46,7 @@ enum OnConflictBody {
     Fail,
     Attach,
     Deliver,
+    Replace,
 }
 
 #[derive(Deserialize)]
@@ -134,6 +135,7 @@ impl StartBody {
         let on_conflict = match (self.on_conflict, self.deliver) {
             (OnConflictBody::Fail, None) => ConflictPolicy::Fail,
             (OnConflictBody::Attach, None) => ConflictPolicy::Attach,
+            (OnConflictBody::Replace, None) => ConflictPolicy::Replace,
             (OnConflictBody::Deliver, Some(deliver)) => ConflictPolicy::Deliver(StartPayload {
                 token: deliver.token.map(HookToken::new).transpose()?,
                 payload: deliver.payload.get().into(),

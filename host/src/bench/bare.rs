@@ -144,6 +144,7 @@ pub fn sequence_journal(lab: &Lab, steps: u64) -> Vec<Entry> {
         hooks: Vec::new(),
         lineage: None,
         start_at: None,
+        predecessors: Vec::new(),
         tags: Tags::default(),
     };
     let input = Body::new(format!(r#"{{"n":{steps}}}"#));

@@ -176,6 +176,19 @@ struct Run {
 #[derive(Deserialize)]
 struct Waits {
     reason: String,
+    /// Those that have to end before.
+    #[serde(default)]
+    runs: Vec<String>,
+}
+
+impl Waits {
+    fn text(&self) -> String {
+        match self.runs.len() {
+            0 => self.reason.clone(),
+            1 => format!("run {} to end", self.runs[0]),
+            _ => format!("runs {} to end", self.runs.join(", ")),
+        }
+    }
 }
 
 impl Run {
@@ -283,7 +296,13 @@ async fn list(args: ListArgs, global: &Global) -> anyhow::Result<()> {
     }
     let mut rows = Rows::new(["RUN", "STATUS", "WORKFLOW", "CREATED", "TOKENS", "TAGS"]);
     for run in runs {
-        let (status, created) = (run.status.to_string(), time(run.created_at));
+        let status = match &run.waits {
+            Some(Waits { runs, .. }) if !runs.is_empty() => {
+                format!("{} after {}", run.status, runs.join(" "))
+            }
+            _ => run.status.to_string(),
+        };
+        let created = time(run.created_at);
         let tags = run.tags();
         rows.add([run.id, status, run.workflow, created, run.tokens.join(" "), tags]);
     }
@@ -341,11 +360,7 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
         Lineage::Continued { from } => Some(("goes on for", from.to_string())),
     }));
     facts.extend(run.ended_at.map(|at| ("ended", time(at))));
-    facts.extend(
-        run.waits
-            .as_ref()
-            .map(|waits| ("waits for", waits.reason.clone())),
-    );
+    facts.extend(run.waits.as_ref().map(|waits| ("waits for", waits.text())));
     facts.extend(run.wake_at.map(|at| ("wakes", time(at))));
     facts.extend(
         run.cancel_requested

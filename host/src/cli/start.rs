@@ -32,8 +32,8 @@ pub struct Args {
     /// Keep the tokens at least this long, counted from now, also when the run ends before: `24h`, `7days`
     #[arg(long, value_name = "DURATION", requires = "hooks", value_parser = humantime::parse_duration)]
     min_retention: Option<Duration>,
-    /// What happens when a token is held: `fail` with exit code 3, `attach` to the run that holds it, or `deliver`
-    /// a payload to it
+    /// What happens when a token is held: `fail` with exit code 3, `attach` to the run that holds it, `deliver` a
+    /// payload to it, or `replace` it: it is asked to cancel, and this run begins when that one has ended
     #[arg(long, value_enum, value_name = "POLICY")]
     on_conflict: Option<OnConflict>,
     /// Payload for the run that holds the token, if there is one; says `--on-conflict deliver`
@@ -68,6 +68,7 @@ enum OnConflict {
     Fail,
     Attach,
     Deliver,
+    Replace,
 }
 
 fn tag(text: &str) -> Result<(String, String), &'static str> {
@@ -105,6 +106,9 @@ struct Receipt {
     run_id: String,
     started: bool,
     delivered: Option<u64>,
+    /// Runs that held its tokens.
+    #[serde(default)]
+    replaced: Vec<String>,
     /// Of the run that was there, for a start that attaches.
     status: Option<RunStatus>,
     input_matches: Option<bool>,
@@ -114,6 +118,9 @@ impl Receipt {
     /// What became of the start, for people.
     fn message(&self) -> String {
         match (self.started, self.delivered, self.status) {
+            (true, None, _) if !self.replaced.is_empty() => {
+                format!("started, in place of run {}", self.replaced.join(", "))
+            }
             (true, None, _) => "started".to_owned(),
             (true, Some(_), _) => "started, with the payload".to_owned(),
             (false, Some(seq), _) => format!("delivered to the run that holds the token, as entry {seq}"),

@@ -119,6 +119,10 @@ impl Engine {
                 asked["on_conflict"] = json!("attach");
                 None
             }
+            ConflictPolicy::Replace => {
+                asked["on_conflict"] = json!("replace");
+                None
+            }
             ConflictPolicy::Deliver(delivery) => {
                 let payload = self.read_payload(delivery.token.as_ref(), &delivery.payload)?;
                 asked["on_conflict"] = json!("deliver");
@@ -160,6 +164,7 @@ impl Engine {
                 hooks,
                 lineage: origin.lineage,
                 start_at: request.start_at,
+                predecessors: Vec::new(),
                 tags: request.tags.clone(),
             },
             input: Body::new(request.input.clone()),
@@ -180,6 +185,7 @@ impl Engine {
         let (delivery, payload) = match (&request.on_conflict, &asked.payload) {
             (ConflictPolicy::Deliver(delivery), Some(payload)) => (delivery, payload),
             (ConflictPolicy::Attach, _) => return Ok(OnConflict::Attach),
+            (ConflictPolicy::Replace, _) => return Ok(OnConflict::Replace),
             _ => return Ok(OnConflict::Fail),
         };
         let named = |spec: &&HookSpec| delivery.token.as_ref().is_none_or(|token| *token == spec.token);
@@ -232,17 +238,28 @@ impl Engine {
             run_id,
             started,
             delivered: None,
+            replaced: Vec::new(),
             attached: None,
         };
         match admission {
-            Admission::Started { run: id, fresh } => {
+            Admission::Started {
+                run: id,
+                replaced,
+                fresh,
+                woken,
+            } => {
+                self.wake_all(&woken);
                 let first = matches!(&request.on_conflict, ConflictPolicy::Deliver(it) if it.always);
                 // A receipt is of a run that was begun; whatever is asked for now is not what it began with.
-                if let Some(run) = run.filter(|_| fresh) {
-                    self.begin_admitted(as_admitted(run));
+                match run.filter(|_| fresh) {
+                    // The store knows for whom it waits.
+                    Some(run) if run.on_conflict == OnConflict::Replace => self.wake(&id),
+                    Some(run) => self.begin_admitted(as_admitted(run)),
+                    None => {}
                 }
                 Ok(StartReceipt {
                     delivered: first.then_some(FIRST_PAYLOAD),
+                    replaced,
                     ..receipt(id, true)
                 })
             }
@@ -286,7 +303,7 @@ impl Engine {
     }
 
     pub(super) fn begin_admitted(&self, admitted: Loaded) {
-        match (admitted.run.waits, admitted.run.wake_at) {
+        match (&admitted.run.waits, admitted.run.wake_at) {
             (None, _) => {
                 let run = admitted.run.id.clone();
                 self.wake_new(&run, admitted);
@@ -418,8 +435,9 @@ pub(super) fn as_admitted(run: NewRun) -> Loaded {
         status: RunStatus::Pending,
         created_at: now,
         ended_at: None,
-        wake_at: waits.and_then(Waits::wake_at),
+        wake_at: waits.as_ref().and_then(Waits::wake_at),
         waits,
+        predecessors: Vec::new(),
         cancel_requested: None,
         blocked: None,
         parent: None,

@@ -16,8 +16,8 @@ use super::registry::{Due, Left, Place, Signal};
 use super::request::DivergenceReport;
 use crate::ids::RunId;
 use crate::journal::{
-    Body, Divergence, Event, Failure, FailureKind, GuestError, MAX_MESSAGE_BYTES, NewEntry, Replay,
-    Timestamp, continued_with, shortened,
+    Body, CancelReason, Divergence, Event, Failure, FailureKind, GuestError, Lineage, MAX_MESSAGE_BYTES,
+    NewEntry, Replay, RunStatus, Timestamp, continued_with, shortened,
 };
 use crate::sandbox::{Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
@@ -58,8 +58,10 @@ pub async fn carry_on(engine: Engine, place: Place) {
         run: &run,
         left: false,
     };
+    let mut untouched = true;
     loop {
-        let activation = activate(&engine, &run, &signal, loaded.take());
+        let untouched = std::mem::take(&mut untouched);
+        let activation = activate(&engine, &run, &signal, loaded.take(), untouched);
         let next = match without_panic(activation).await {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => failed(&engine, &run, error).await,
@@ -126,11 +128,13 @@ async fn without_panic<T>(activation: impl Future<Output = T>) -> Result<T, Stri
     .await
 }
 
+/// `untouched`: nothing of the run was executed in this place yet.
 async fn activate(
     engine: &Engine,
     run: &RunId,
     signal: &Arc<Signal>,
     loaded: Option<Loaded>,
+    untouched: bool,
 ) -> Result<Next, StoreError> {
     let loaded = match loaded {
         Some(loaded) => Some(loaded),
@@ -149,6 +153,19 @@ async fn activate(
         // Woken by what came from outside.
         let wake_at = loaded.run.wake_at;
         return Ok(Next::Rest { wake_at });
+    }
+    if untouched && was_replaced_before_it_began(&loaded) {
+        let failure = Failure::new(FailureKind::Cancelled, CancelReason::Replaced.text());
+        let ended = NewEntry::with_body(Event::Terminated, Body::new(failure.to_json()));
+        let seen = loaded.entries.last().map_or(0, |entry| entry.seq);
+        let logs = RunLog::new(engine, run.clone(), seen, loaded.logged);
+        save(engine, run, seen, vec![ended], None, &logs).await?;
+        engine.0.registry.changed(run);
+        return Ok(Next::Rest { wake_at: None });
+    }
+    for predecessor in &loaded.run.predecessors {
+        // It has ended, but what was at work for it may not have heard yet.
+        engine.0.registry.gone(predecessor).await;
     }
     let component = match engine.component(loaded.run.component).await {
         Ok(component) => component,
@@ -187,6 +204,19 @@ async fn activate(
     // Ends attempts that nobody waits for any more.
     drop(owner);
     settle(engine, run, replay, leftover, end, &logs).await
+}
+
+/// The store asks whoever may be at work. Of one that is not, the guest would only learn of it at its first wait; and
+/// what that waits for may come to a good end.
+fn was_replaced_before_it_began(loaded: &Loaded) -> bool {
+    let goes_on = loaded.entries.first().is_some_and(|entry| {
+        matches!(&entry.event, Event::Started(started)
+            if matches!(started.lineage, Some(Lineage::Continued { .. })))
+    });
+    loaded.run.status == RunStatus::Pending
+        && loaded.run.cancel_requested == Some(CancelReason::Replaced)
+        // What goes on for another was at work as that.
+        && !goes_on
 }
 
 fn corrupt(run: &RunId, error: &GuestError) -> StoreError {

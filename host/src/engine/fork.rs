@@ -44,7 +44,7 @@ impl Engine {
         };
         let answer = answered?.inspect_err(|error| self.note_failure(error))?;
         let (run_id, started) = match answer {
-            Admission::Started { run, fresh } => {
+            Admission::Started { run, fresh, .. } => {
                 if fresh {
                     self.wake(&run);
                 }
@@ -62,6 +62,7 @@ impl Engine {
         Ok(StartReceipt {
             run_id,
             started,
+            replaced: Vec::new(),
             delivered: None,
             attached: None,
         })

@@ -312,6 +312,7 @@ impl Registry {
 
     fn vacate(&self, active: &mut Active, run: &RunId) -> Option<Place> {
         active.runs.remove(run);
+        active.watchers.tell(run);
         let next = if active.shut_down { None } else { active.next() };
         if active.overflow && active.waiting.len() < MAX_WAITING / 2 {
             self.scheduler.notify_one();
@@ -338,6 +339,16 @@ impl Registry {
     /// Whether a run is at work here, or was and keeps its instance.
     pub fn is_active(&self, run: &RunId) -> bool {
         self.lock().runs.contains_key(run)
+    }
+
+    /// Returns once no activation of the run is here.
+    pub async fn gone(&self, run: &RunId) {
+        while self.is_active(run) {
+            let mut changes = self.watch(run);
+            if !self.is_active(run) || changes.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Activations there are.

@@ -87,6 +87,8 @@ pub enum ConflictPolicy {
     Attach,
     /// It delivers a payload to the run that holds the tokens.
     Deliver(StartPayload),
+    /// It takes the tokens: the runs that hold them are asked to cancel, and the new one begins when they have ended.
+    Replace,
 }
 
 /// The payload that a start brings.
@@ -117,6 +119,9 @@ pub struct StartReceipt {
     /// Position in that run's journal of the payload that the start brought, where it was delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivered: Option<Seq>,
+    /// The runs that held its tokens before, for a start that replaces.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<RunId>,
     /// How the run stands that was there, for a start that attaches.
     #[serde(flatten)]
     pub attached: Option<Attached>,

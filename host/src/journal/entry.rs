@@ -240,6 +240,9 @@ pub enum Event {
         reason: CancelReason,
     },
 
+    /// Every run that had to end before this one begins has ended. Comes before anything of the guest.
+    PredecessorsEnded,
+
     /// From here on the run is carried by another component.
     Upgraded {
         component: Digest,
@@ -367,6 +370,8 @@ pub enum CancelReason {
     Timeout,
     /// The run that started it has ended.
     Parent,
+    /// Another run takes its place.
+    Replaced,
 }
 
 impl CancelReason {
@@ -375,6 +380,7 @@ impl CancelReason {
         match self {
             Self::Requested => "the run was asked to cancel",
             Self::Parent => "the run that started it has ended",
+            Self::Replaced => "another run takes its place",
             Self::Timeout => "the run took longer than its timeout allows",
         }
     }
@@ -398,6 +404,10 @@ pub struct Started {
     /// Before this time the run does not begin. Its tokens are claimed from admission on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
+    /// Before these, which have not ended, the run does not begin; [`Event::PredecessorsEnded`] says when they have. Set
+    /// by the store.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub predecessors: Vec<RunId>,
     #[serde(default, skip_serializing_if = "Tags::is_empty")]
     pub tags: Tags,
 }
@@ -627,6 +637,7 @@ impl Event {
             Self::Emitted { .. } => "emitted",
             Self::EmitRefused { .. } => "emit_refused",
             Self::CancelRequested { .. } => "cancel_requested",
+            Self::PredecessorsEnded => "predecessors_ended",
             Self::Upgraded { .. } => "upgraded",
             Self::Forked(_) => "forked",
             Self::Continued { .. } => "continued",

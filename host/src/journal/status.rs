@@ -67,6 +67,7 @@ impl RunStatus {
                 | Event::HookDisposed { call: None, .. }
                 | Event::CancelRequested { .. }
                 | Event::ChildEnded { .. }
+                | Event::PredecessorsEnded
                 | Event::Upgraded { .. }
                 | Event::Forked(_),
             ) => Ok(Self::Pending),

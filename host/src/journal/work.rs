@@ -104,22 +104,27 @@ pub struct Work {
     due: BTreeSet<(Timestamp, CallNo)>,
     /// Why the run is to end, where it is.
     pub cancel_requested: Option<CancelReason>,
-    /// When the run may begin.
-    begins: Timestamp,
+    /// Before this the guest does not begin.
+    pub begins: Timestamp,
     timeout: Option<RunTimeout>,
     pub deadline: Option<Deadline>,
 }
 
 impl Work {
+    /// The run's time counts from here.
+    fn begin(&mut self, at: Timestamp) {
+        self.begins = at;
+        let after = |timeout: RunTimeout| Deadline::Cancel(at.saturating_add(timeout.after_ms));
+        self.deadline = self.timeout.map(after);
+    }
+
     pub fn apply(&mut self, entry: &Entry) {
         match &entry.event {
             Event::Started(started) => {
                 self.timeout = started.timeout;
-                self.begins = started.start_at.unwrap_or(entry.at).max(entry.at);
-                let after =
-                    |timeout: RunTimeout| Deadline::Cancel(self.begins.saturating_add(timeout.after_ms));
-                self.deadline = started.timeout.map(after);
+                self.begin(started.start_at.unwrap_or(entry.at).max(entry.at));
             }
+            Event::PredecessorsEnded => self.begin(self.begins.max(entry.at)),
             Event::CancelRequested { reason } => {
                 self.cancel_requested.get_or_insert(*reason);
                 for step in self.steps.values_mut() {

@@ -62,23 +62,61 @@ pub enum Activity {
         wake_at: Option<Timestamp>,
     },
     /// Has not begun and may not yet.
-    Waiting(Waits),
+    Waiting(Wait),
     Blocked,
     Ended {
         at: Timestamp,
     },
 }
 
+/// What a run waits for that may not begin yet. [`Waits`] says it with the names of the runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Wait {
+    StartAt {
+        until: Timestamp,
+    },
+    /// For runs to end, and then until its time has come.
+    Predecessors {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+    },
+}
+
+impl Wait {
+    /// The time that a start named, as long as it has not come.
+    fn time(until: Option<Timestamp>, now: Timestamp) -> Option<Self> {
+        let until = until?.min(LATEST);
+        (until > now).then_some(Self::StartAt { until })
+    }
+
+    /// As shown. `live` are the predecessors that have not ended.
+    pub fn shown(self, live: Vec<RunId>) -> Waits {
+        match self {
+            Self::StartAt { until } => Waits::StartAt { until },
+            Self::Predecessors { until } => Waits::Predecessors { runs: live, until },
+        }
+    }
+}
+
+/// The activity of a run that waits for nothing but its time.
+fn begins(start_at: Option<Timestamp>, now: Timestamp) -> Activity {
+    match Wait::time(start_at, now) {
+        Some(wait) => Activity::Waiting(wait),
+        None => Activity::Ready { since: now },
+    }
+}
+
 impl Standing {
     /// After entry 0.
     pub fn admitted(event: &Event, at: Timestamp) -> Result<Self> {
-        let waits = match event {
-            Event::Started(started) => Waits::of(started, at),
-            _ => None,
-        };
-        let activity = match waits {
-            Some(waits) => Activity::Waiting(waits),
-            None => Activity::Ready { since: at },
+        let activity = match event {
+            Event::Started(started) if !started.predecessors.is_empty() => {
+                let until = started.start_at.map(|until| until.min(LATEST));
+                Activity::Waiting(Wait::Predecessors { until })
+            }
+            Event::Started(started) => begins(started.start_at, at),
+            _ => Activity::Ready { since: at },
         };
         Ok(Self {
             folded: RunStatus::next(None, event)?,
@@ -96,6 +134,12 @@ impl Standing {
             Activity::Ended { .. } => self.activity,
             _ if folded.is_terminal() => Activity::Ended { at },
             Activity::Ready { .. } => self.activity,
+            // A fork goes on for itself: it has no predecessors.
+            Activity::Waiting(Wait::Predecessors { until })
+                if matches!(event, Event::PredecessorsEnded | Event::Forked(_)) =>
+            {
+                begins(until, at)
+            }
             Activity::Waiting(_) if folded == RunStatus::Pending => self.activity,
             Activity::Blocked if !matches!(event, Event::Upgraded { .. }) && !event.is_decision() => {
                 self.activity
@@ -164,16 +208,21 @@ impl Standing {
     pub fn wake_at(self) -> Option<Timestamp> {
         match self.activity {
             Activity::Parked { wake_at } => wake_at,
-            Activity::Waiting(waits) => waits.wake_at(),
+            Activity::Waiting(Wait::StartAt { until }) => Some(until),
             _ => None,
         }
     }
 
-    pub fn waits(self) -> Option<Waits> {
+    pub fn waits(self) -> Option<Wait> {
         match self.activity {
-            Activity::Waiting(waits) => Some(waits),
+            Activity::Waiting(wait) => Some(wait),
             _ => None,
         }
+    }
+
+    /// It may not begin before others have ended.
+    pub fn awaits_predecessors(self) -> bool {
+        matches!(self.waits(), Some(Wait::Predecessors { .. }))
     }
 
     /// Since when the run has something to do that it may do at `now`.
@@ -356,6 +405,7 @@ fn identity(event: &Event) -> Option<Identity> {
         Event::Started(_)
         | Event::PayloadReceived { .. }
         | Event::ChildEnded { .. }
+        | Event::PredecessorsEnded
         | Event::Upgraded { .. }
         | Event::Forked(_)
         | Event::StepRetried { .. }
@@ -702,7 +752,7 @@ pub fn child_meets(meeting: Meeting) -> Option<Failure> {
     let refused = match meeting {
         Meeting::Free { .. } => return None,
         Meeting::Refuse(refused) => refused,
-        Meeting::Deliver { .. } | Meeting::Attach(_) => {
+        Meeting::Deliver { .. } | Meeting::Attach(_) | Meeting::Replace(_) => {
             return Some(Failure::new(FailureKind::Other, "a child goes to no other run"));
         }
     };
@@ -825,11 +875,11 @@ pub fn continued(
     }
 }
 
-/// What goes on with the run: the request to cancel that its guest has not observed.
-pub fn carried(continuation: &Continuation, standing: Standing) -> Option<Event> {
-    let reason = standing
-        .cancel_requested
-        .filter(|_| continuation.carries_cancel)?;
+/// What goes on with the run: the request to cancel that its guest has not observed. `awaited`: another run waits for
+/// this one to end, and now for the one that goes on, which is asked as well.
+pub fn carried(continuation: &Continuation, standing: Standing, awaited: bool) -> Option<Event> {
+    let unobserved = standing.cancel_requested.filter(|_| continuation.carries_cancel);
+    let reason = unobserved.or(awaited.then_some(CancelReason::Replaced))?;
     Some(Event::CancelRequested { reason })
 }
 
@@ -942,6 +992,19 @@ pub fn after_parent(standing: Standing, on_parent_end: ParentEnd) -> Option<(Eve
     }
 }
 
+/// What is written for a run whose token moves to another; `None` when it has ended, or was asked before.
+pub fn cancel_replaced(standing: Standing) -> Option<(Event, Option<Body>)> {
+    let ending = Ending::Ask {
+        reason: CancelReason::Replaced,
+        // Some guest code of it may run now, and the other is to begin only after that.
+        executing: true,
+    };
+    match cancel(standing, ending) {
+        Cancellation::Write(event, body) => Some((event, body)),
+        Cancellation::Answer(_) => None,
+    }
+}
+
 /// The answer when the entry is written.
 pub fn cancelled(after: Standing) -> Cancelled {
     match after.folded.is_terminal() {
@@ -971,12 +1034,46 @@ pub enum Meeting {
     Deliver { hook: HookRef, payload: Body },
     /// The start is given the owner; see [`attached`].
     Attach(Owner),
+    /// The run takes the tokens, whoever has them.
+    Replace(Replacement),
     /// The start is answered with this, and nothing is admitted.
     Refuse(Admission),
 }
 
+/// What a start replaces.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Replacement {
+    /// The runs that hold its tokens, each with the hooks by which it does.
+    pub owners: Vec<(RunId, Vec<HookNo>)>,
+    /// The last claimants of all its tokens. Those that have not ended once the owners were asked to cancel, and those
+    /// that they wait for themselves, must end before the run begins.
+    pub claimants: Vec<RunId>,
+}
+
+fn replacement<'a>(last: impl Iterator<Item = &'a Claim>, now: Timestamp) -> Replacement {
+    let mut found = Replacement::default();
+    // Who was made to give a token up has nothing to do with it any more.
+    for claim in last.filter(|claim| claim.disposed_at.is_none()) {
+        let HookRef { run, hook } = &claim.address;
+        if !found.claimants.contains(run) {
+            found.claimants.push(run.clone());
+        }
+        if !claim.is_held(now) {
+            continue;
+        }
+        match found.owners.iter_mut().find(|(owner, _)| owner == run) {
+            Some((_, hooks)) => hooks.push(*hook),
+            None => found.owners.push((run.clone(), vec![*hook])),
+        }
+    }
+    found
+}
+
 /// `last` holds the last claim of each of the start's tokens, in order.
 pub fn meet(new: &NewRun, last: &[Option<Claim>]) -> Result<Meeting> {
+    if new.on_conflict == OnConflict::Replace {
+        return Ok(Meeting::Replace(replacement(last.iter().flatten(), new.now)));
+    }
     let mut held = (new.started.hooks.iter().zip(last))
         .filter_map(|(spec, last)| Some((&spec.token, last.as_ref()?)))
         .filter(|(_, claim)| claim.is_held(new.now));
@@ -1006,7 +1103,7 @@ pub fn meet(new: &NewRun, last: &[Option<Claim>]) -> Result<Meeting> {
         OnConflict::Attach if first.1.owner.workflow == new.started.workflow => {
             Ok(Meeting::Attach(first.1.owner.clone()))
         }
-        OnConflict::Fail | OnConflict::Attach => conflict(first),
+        OnConflict::Fail | OnConflict::Attach | OnConflict::Replace => conflict(first),
         OnConflict::Deliver(delivery) => {
             match std::iter::once(first)
                 .chain(held)
@@ -1316,6 +1413,7 @@ mod tests {
             hooks: hooks.collect(),
             lineage: None,
             start_at,
+            predecessors: Vec::new(),
             tags: Tags::default(),
         };
         NewRun {
@@ -1375,6 +1473,7 @@ mod tests {
                 Meeting::Free { first } => format!("first {}", first.unwrap().0),
                 Meeting::Deliver { hook, .. } => format!("to {}", hook.run),
                 Meeting::Attach(_) => "attach".to_owned(),
+                Meeting::Replace(_) => "replace".to_owned(),
                 Meeting::Refuse(Admission::HookEnded { .. }) => "ended".to_owned(),
                 Meeting::Refuse(Admission::HookFull { .. }) => "full".to_owned(),
                 Meeting::Refuse(Admission::Moved) => "moved".to_owned(),
@@ -1401,6 +1500,70 @@ mod tests {
             "ended"
         );
         assert_eq!(meets(Some(claim(true, false, None, 99)), checked, "1"), "ended");
+    }
+
+    #[test]
+    fn a_start_replaces_who_holds_its_tokens_and_comes_after_who_had_them() {
+        let new = new_run(None, &["a", "b", "c"], OnConflict::Replace);
+        let of = |run: &str, hook, claim: Claim| {
+            let run = RunId::new(run).unwrap();
+            Some(Claim {
+                address: HookRef {
+                    run: run.clone(),
+                    hook,
+                },
+                owner: Owner { run, ..claim.owner },
+                ..claim
+            })
+        };
+        let replaces = |last: [Option<Claim>; 3]| match meet(&new, &last).unwrap() {
+            Meeting::Replace(Replacement { owners, claimants }) => {
+                let owners = owners.iter().map(|(run, hooks)| format!("{run} {hooks:?}"));
+                let claimants = claimants.iter().map(RunId::to_string);
+                (owners.collect::<Vec<_>>(), claimants.collect::<Vec<_>>())
+            }
+            _ => panic!("it replaces"),
+        };
+        let open = || claim(false, false, None, 0);
+        let (owners, claimants) = replaces([None, None, None]);
+        assert_eq!((owners.len(), claimants.len()), (0, 0));
+        let (owners, claimants) = replaces([of("x", 1, open()), of("y", 0, open()), of("x", 4, open())]);
+        assert_eq!(
+            (owners, claimants),
+            (
+                vec!["x [1, 4]".into(), "y [0]".into()],
+                vec!["x".into(), "y".into()]
+            )
+        );
+        let retained = claim(true, false, None, 99);
+        let (free, disposed) = (claim(true, false, None, 0), claim(false, true, Some(60), 0));
+        let (owners, claimants) = replaces([of("x", 0, retained), of("y", 0, free), of("z", 0, disposed)]);
+        assert_eq!(
+            (owners, claimants),
+            (vec!["x [0]".into()], vec!["x".into(), "y".into()])
+        );
+    }
+
+    #[test]
+    fn a_run_that_comes_after_others_begins_when_they_have_ended_and_its_time_has_come() {
+        for (start_at, due_at) in [(None, 5), (Some(3), 5), (Some(9), 9)] {
+            let mut started = new_run(start_at, &[], OnConflict::Replace).started;
+            started.predecessors = vec![RunId::new("before").unwrap()];
+            let waits = Standing::admitted(&Event::Started(Box::new(started)), 1).unwrap();
+            assert!(waits.awaits_predecessors());
+            assert_eq!((waits.due_since(99), waits.wake_at()), (None, None));
+            let delivered = waits.after(&Event::PayloadReceived { hook: 0 }, 4).unwrap();
+            assert_eq!(delivered, waits);
+            let ended = waits.after(&Event::PredecessorsEnded, 5).unwrap();
+            assert_eq!(
+                (ended.status(), ended.awaits_predecessors()),
+                (RunStatus::Pending, false)
+            );
+            assert_eq!(ended.due_since(99), Some(due_at));
+            // It never executed.
+            let (event, _) = cancel_replaced(waits).unwrap();
+            assert_eq!(event, Event::Terminated);
+        }
     }
 
     #[test]

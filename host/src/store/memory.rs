@@ -1,13 +1,14 @@
 //! The store in memory: the specification of every other one, and `serve --ephemeral`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use serde_json::Value;
 
 use super::decide::{
-    self, Cancellation, Claim, Meeting, Opener, Opening, Recall, Receipt, Standing, Streamed, Unread,
+    self, Cancellation, Claim, Meeting, Opener, Opening, Recall, Receipt, Replacement, Standing, Streamed,
+    Unread,
 };
 use super::*;
 use crate::journal::{CallNo, Continuation, Event, HookUrl, ParentEnd, PayloadType};
@@ -59,6 +60,10 @@ struct Run {
     lineage: Option<Lineage>,
     /// Who started it, by its place in `runs`.
     parent: Option<(usize, CallNo, ParentEnd)>,
+    /// Who must have ended before it begins, by their places in `runs`. Of one that went on as another, that other.
+    predecessors: BTreeSet<usize>,
+    /// The run in whose place it goes on.
+    goes_on_for: Option<usize>,
 }
 
 #[derive(Clone, Default)]
@@ -239,6 +244,7 @@ impl Run {
 
     /// `runs` are all that there are.
     fn info(&self, runs: &[Self]) -> RunInfo {
+        let ids = |places: BTreeSet<usize>| places.into_iter().map(|place| runs[place].id.clone()).collect();
         RunInfo {
             parent: self.parent.map(|(parent, ..)| runs[parent].id.clone()),
             id: self.id.clone(),
@@ -249,7 +255,11 @@ impl Run {
             lineage: self.lineage.clone(),
             ended_at: self.standing.ended_at(),
             wake_at: self.standing.wake_at(),
-            waits: self.standing.waits(),
+            waits: self
+                .standing
+                .waits()
+                .map(|wait| wait.shown(ids(self.live_predecessors(runs)))),
+            predecessors: ids(self.predecessors.clone()),
             cancel_requested: self.standing.cancel_requested,
             blocked: self.blocked.clone(),
             tokens: self.tokens.clone(),
@@ -257,6 +267,12 @@ impl Run {
             duplicates: self.duplicates,
             entries: self.entries.len() as u64,
         }
+    }
+
+    /// Those that have not ended.
+    fn live_predecessors(&self, runs: &[Self]) -> BTreeSet<usize> {
+        let live = |place: &usize| !runs[*place].standing.folded.is_terminal();
+        self.predecessors.iter().copied().filter(live).collect()
     }
 
     fn claim(&self, hook: HookNo) -> Claim {
@@ -396,6 +412,7 @@ impl State {
     fn admit_once(&mut self, new: NewRun) -> Result<Admission> {
         let first = match self.meet(&new)? {
             Meeting::Free { first } => first,
+            Meeting::Replace(replacement) => return self.replace(new, replacement),
             Meeting::Deliver { hook, payload } => {
                 let (receipt, entry) = self.receive(hook, payload, new.now)?;
                 return Ok(Admission::Delivered { receipt, entry });
@@ -412,7 +429,60 @@ impl State {
         if let (Some((hook, payload)), Some(admitted)) = (first, self.runs.last_mut()) {
             admitted.push(Event::PayloadReceived { hook }, Some(payload), now)?;
         }
-        Ok(Admission::Started { run, fresh: true })
+        Ok(Admission::Started {
+            run,
+            replaced: Vec::new(),
+            fresh: true,
+            woken: Vec::new(),
+        })
+    }
+
+    /// Admits a run that takes its tokens from others and begins when they have ended.
+    fn replace(&mut self, mut new: NewRun, replacement: Replacement) -> Result<Admission> {
+        let (run, now) = (new.id.clone(), new.now);
+        let Replacement { owners, claimants } = replacement;
+        let mut woken = Vec::new();
+        for (owner, hooks) in &owners {
+            let index = self.index(owner)?;
+            // Before the hook closes: that is not how its guest is to learn that it is over.
+            if let Some((event, body)) = decide::cancel_replaced(self.runs[index].standing) {
+                self.runs[index].push(event, body, now)?;
+                woken.push(owner.clone());
+                if self.runs[index].standing.folded.is_terminal() {
+                    self.tell_others(index, now, &mut woken)?;
+                }
+            }
+            for hook in hooks {
+                let (call, hook) = (None, *hook);
+                self.runs[index].push(Event::HookDisposed { call, hook }, None, now)?;
+            }
+        }
+        let mut live = BTreeSet::new();
+        for claimant in claimants {
+            let index = self.index(&claimant)?;
+            let claimant = &self.runs[index];
+            live.extend(claimant.live_predecessors(&self.runs));
+            if !claimant.standing.folded.is_terminal() {
+                live.insert(index);
+            }
+        }
+        let ids = live.iter().map(|place| self.runs[*place].id.clone());
+        new.started.predecessors = ids.collect();
+        self.insert_run(new, None)?;
+        let mut predecessors = live;
+        // Of one that was just ended something may still be at work, which the engine knows.
+        for (owner, _) in &owners {
+            predecessors.insert(self.index(owner)?);
+        }
+        if let Some(admitted) = self.runs.last_mut() {
+            admitted.predecessors = predecessors;
+        }
+        Ok(Admission::Started {
+            run,
+            replaced: owners.into_iter().map(|(owner, _)| owner).collect(),
+            fresh: true,
+            woken,
+        })
     }
 
     fn fork_once(&mut self, fork: NewFork) -> Result<Admission> {
@@ -457,6 +527,8 @@ impl State {
             created_at: decide::entry_time(copied[copied.len() - 1].at, fork.now),
             lineage: Some(fork.lineage()),
             parent: None,
+            predecessors: BTreeSet::new(),
+            goes_on_for: None,
             entries: Vec::new(),
         };
         for entry in copied {
@@ -474,7 +546,9 @@ impl State {
         self.runs.push(run);
         Ok(Admission::Started {
             run: fork.id,
+            replaced: Vec::new(),
             fresh: true,
+            woken: Vec::new(),
         })
     }
 
@@ -589,6 +663,8 @@ impl State {
             created_at: at,
             lineage,
             parent,
+            predecessors: BTreeSet::new(),
+            goes_on_for: None,
         });
         Ok(())
     }
@@ -676,7 +752,7 @@ impl State {
             woken: self.runs[known..].iter().map(|child| child.id.clone()).collect(),
         };
         if status.is_terminal() {
-            self.tell_family(index, append.now, &mut answer.woken)?;
+            self.tell_others(index, append.now, &mut answer.woken)?;
         }
         Ok(answer)
     }
@@ -687,11 +763,23 @@ impl State {
             return;
         };
         self.by_id.remove(&run.id);
+        if let Some(before) = run.goes_on_for {
+            self.move_followers(self.runs.len(), before);
+        }
         for (token, before) in run.replaced {
             match before {
                 Some(claim) => self.claims.insert(token, claim),
                 None => self.claims.remove(&token),
             };
+        }
+    }
+
+    /// Whoever waits for one run waits for another in its place.
+    fn move_followers(&mut self, from: usize, to: usize) {
+        for run in &mut self.runs {
+            if run.predecessors.remove(&from) {
+                run.predecessors.insert(to);
+            }
         }
     }
 
@@ -734,14 +822,18 @@ impl State {
             .map(|(seq, hook)| (hook, run.entries[seq as usize].body.clone()))
             .collect();
         let goes_on = new.id.clone();
+        let awaits = |run: &Run| run.predecessors.contains(&index) && run.standing.awaits_predecessors();
+        let awaited = self.runs.iter().any(awaits);
         self.insert_run(new, parent)?;
+        self.move_followers(index, self.runs.len() - 1);
         let Some(admitted) = self.runs.last_mut() else {
             return Err(decide::no_run(&goes_on));
         };
+        admitted.goes_on_for = Some(index);
         for (hook, body) in payloads {
             admitted.push(Event::PayloadReceived { hook }, body, now)?;
         }
-        if let Some(carried) = decide::carried(continuation, standing) {
+        if let Some(carried) = decide::carried(continuation, standing, awaited) {
             admitted.push(carried, None, now)?;
         }
         Ok((
@@ -750,7 +842,7 @@ impl State {
         ))
     }
 
-    fn tell_family(&mut self, ended: usize, now: Timestamp, woken: &mut Vec<RunId>) -> Result<()> {
+    fn tell_others(&mut self, ended: usize, now: Timestamp, woken: &mut Vec<RunId>) -> Result<()> {
         let mut ended = vec![ended];
         while let Some(index) = ended.pop() {
             let run = &self.runs[index];
@@ -775,6 +867,16 @@ impl State {
                     if run.standing.folded.is_terminal() {
                         ended.push(child);
                     }
+                }
+            }
+            for follower in 0..self.runs.len() {
+                let run = &self.runs[follower];
+                if run.predecessors.contains(&index)
+                    && run.standing.awaits_predecessors()
+                    && run.live_predecessors(&self.runs).is_empty()
+                {
+                    self.runs[follower].push(Event::PredecessorsEnded, None, now)?;
+                    woken.push(self.runs[follower].id.clone());
                 }
             }
         }
@@ -914,7 +1016,7 @@ impl State {
                 run.push(event, body, now)?;
                 let answer = decide::cancelled(run.standing);
                 if answer == Cancelled::Ended {
-                    self.tell_family(index, now, &mut woken)?;
+                    self.tell_others(index, now, &mut woken)?;
                 }
                 answer
             }

@@ -117,6 +117,8 @@ pub enum OnConflict {
     Attach,
     /// It gives its payload to the run that holds it.
     Deliver(StartDelivery),
+    /// It takes the token: the run that holds it is asked to cancel, and the new one begins when that has ended.
+    Replace,
 }
 
 /// The payload that a start brings.
@@ -152,11 +154,17 @@ impl Default for Cap {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
-    /// Run, entry 0, claims, receipt and wake are there, all of them. `fresh`: since this request; not in its receipt.
+    /// Run, entry 0, claims, receipt and wake are there, all of them. `replaced` are the runs that held its tokens.
+    /// `fresh`: since this request; not in its receipt, as little as `woken`, the other runs that have something to do
+    /// because of it.
     Started {
         run: RunId,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        replaced: Vec<RunId>,
         #[serde(skip)]
         fresh: bool,
+        #[serde(skip)]
+        woken: Vec<RunId>,
     },
     /// The id was used before for the same request.
     Existing { run: RunId },
@@ -200,9 +208,11 @@ impl Admission {
     pub fn receipt(&self) -> Option<Self> {
         match self {
             Self::HookFull { .. } | Self::Moved | Self::KeyConflict => None,
-            Self::Started { run, .. } => Some(Self::Started {
+            Self::Started { run, replaced, .. } => Some(Self::Started {
                 run: run.clone(),
+                replaced: replaced.clone(),
                 fresh: false,
+                woken: Vec::new(),
             }),
             Self::Delivered { receipt, .. } => Some(Self::Delivered {
                 receipt: receipt.clone(),
@@ -376,8 +386,8 @@ pub struct Appended {
     pub entries: Vec<Entry>,
     pub parked: bool,
     pub status: RunStatus,
-    /// Other runs that have something to do because of this: children that were started, and the family of a run that
-    /// ended.
+    /// Other runs that have something to do because of this: children that were started, the family of a run that
+    /// ended, and who waited for it to end.
     pub woken: Vec<RunId>,
 }
 
@@ -597,24 +607,31 @@ pub enum Settled {
 }
 
 /// Why a run that was admitted has not begun. Nothing that comes from outside lets it begin before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Waits {
     /// Its start named a time.
     StartAt { until: Timestamp },
+    /// Its start replaced runs, and these have not ended. Where it named a time too, the run begins not before that.
+    Predecessors {
+        runs: Vec<RunId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+    },
 }
 
 impl Waits {
-    /// What a run waits for that is admitted at `now`.
+    /// What a run waits for that is admitted at `now` and replaces nobody.
     pub fn of(started: &Started, now: Timestamp) -> Option<Self> {
         let until = started.start_at?.min(decide::LATEST);
         (until > now).then_some(Self::StartAt { until })
     }
 
     /// When the run begins by itself.
-    pub fn wake_at(self) -> Option<Timestamp> {
+    pub fn wake_at(&self) -> Option<Timestamp> {
         match self {
-            Self::StartAt { until } => Some(until),
+            Self::StartAt { until } => Some(*until),
+            Self::Predecessors { .. } => None,
         }
     }
 }
@@ -634,6 +651,10 @@ pub struct RunInfo {
     /// Why the run is to end, since it was asked to.
     pub cancel_requested: Option<CancelReason>,
     pub waits: Option<Waits>,
+    /// The runs whose place it took, and whoever else had to end before it began, or still has to. Of one that went on
+    /// as another, that other.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub predecessors: Vec<RunId>,
     pub blocked: Option<Blocked>,
     /// The run that started it.
     pub parent: Option<RunId>,
@@ -818,7 +839,8 @@ pub trait Store: Send + Sync {
 
     /// Admits a run: run, entry 0, every claim, receipt and wake, or nothing of it. Checks key, then id,
     /// then tokens in order. A held token belongs to a run that has not ended or whose retention has not
-    /// passed. What happens then is in `on_conflict`; a payload that is delivered instead is there once this
+    /// passed. What happens then is in `on_conflict`; a run that takes the tokens of others waits from its admission on
+    /// for them to end, and the end of the last is told to it in the transaction of that end; a payload that is delivered instead is there once this
     /// returns, in the same transaction in which the token was found held.
     async fn admit(&self, run: NewRun) -> Result<Admission>;
 

@@ -54,6 +54,16 @@ async fn waits_then_tidies(marks: String, how: String) -> WorkflowResult<String>
     }
 }
 
+/// Works, and when it hears that it is to end, tidies up and works no more.
+#[workflow]
+async fn works(marks: String) -> WorkflowResult<()> {
+    // A request that comes now is found below.
+    let _ = act(&marks, "begin").await;
+    cancelled().await;
+    act(&marks, "tidy").await?;
+    Ok(())
+}
+
 /// Ends well when it hears that it is to end.
 #[workflow(timeout = "1h", timeout_grace = "1m")]
 async fn hears(then: String) -> WorkflowResult<String> {

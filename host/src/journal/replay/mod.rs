@@ -354,9 +354,7 @@ impl Replay {
     /// The time of the newest entry that the guest has observed, and never before the run's own beginning: what
     /// was written while it waited for that is older.
     pub fn now(&self) -> Timestamp {
-        self.entries[self.horizon]
-            .at
-            .max(self.started.start_at.unwrap_or(0))
+        self.entries[self.horizon].at.max(self.work.begins)
     }
 
     /// The next completion in journal order of a promise that the guest still holds. Moves the horizon.

@@ -6,7 +6,7 @@ use rusqlite::{Connection, TransactionBehavior};
 /// "ONMK", as in `0001_init.sql`.
 pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     include_str!("migrations/0001_init.sql"),
     include_str!("migrations/0002_start_policies.sql"),
     include_str!("migrations/0003_family.sql"),
@@ -15,6 +15,7 @@ const FILES: [&str; 8] = [
     include_str!("migrations/0006_hook_urls.sql"),
     include_str!("migrations/0007_logs.sql"),
     include_str!("migrations/0008_forks.sql"),
+    include_str!("migrations/0009_replace.sql"),
 ];
 
 /// The version that this build works with.

@@ -1,6 +1,8 @@
 //! What the writer can be asked for: each function runs in its savepoint, fetches facts, lets [`decide`]
 //! judge them and writes what follows.
 
+use std::collections::BTreeSet;
+
 use rusqlite::Connection;
 
 use super::failure::Failure;
@@ -12,7 +14,9 @@ use crate::ids::{Digest, HookToken, IdempotencyKey, RunId};
 use crate::journal::{
     Body, Continuation, Entry, Event, HookNo, NewEntry, ParentEnd, RunStatus, Seq, StreamWrite, Timestamp,
 };
-use crate::store::decide::{self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Standing};
+use crate::store::decide::{
+    self, Cancellation, Meeting, Opener, Opening, Recall, Receipt, Replacement, Standing,
+};
 use crate::store::{
     Admission, Append, Appended, Blocked, Cancelled, ChunkWrite, Delivered, Delivery, DeliveryReceipt,
     Disposed, Emission, Emitted, Ending, Fence, HookRef, NewFork, NewPart, NewRun, NewSchedule, OnConflict,
@@ -299,6 +303,7 @@ fn answer_once(
 fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
     let first = match meet(writing, &new)? {
         Meeting::Free { first } => first,
+        Meeting::Replace(replacement) => return replace(writing, new, replacement),
         Meeting::Deliver { hook, payload } => {
             let (receipt, entry) = receive(writing, hook, payload, new.now)?;
             return Ok(Admission::Delivered { receipt, entry });
@@ -317,7 +322,58 @@ fn admit_once(writing: &mut Writing, new: NewRun) -> Result<Admission> {
         let event = Event::PayloadReceived { hook };
         push_one(writing, &run, event, Some(payload), now)?;
     }
-    Ok(Admission::Started { run, fresh: true })
+    Ok(Admission::Started {
+        run,
+        replaced: Vec::new(),
+        fresh: true,
+        woken: Vec::new(),
+    })
+}
+
+/// Admits a run that takes its tokens from others and begins when they have ended.
+fn replace(writing: &mut Writing, mut new: NewRun, replacement: Replacement) -> Result<Admission> {
+    let (run, now) = (new.id.clone(), new.now);
+    let Replacement { owners, claimants } = replacement;
+    let mut woken = Vec::new();
+    for (owner, hooks) in &owners {
+        let standing = writing.existing(owner)?.standing;
+        // Before the hook closes: that is not how its guest is to learn that it is over.
+        if let Some((event, body)) = decide::cancel_replaced(standing) {
+            let (_, standing) = push_one(writing, owner, event, body, now)?;
+            woken.push(owner.clone());
+            if standing.folded.is_terminal() {
+                tell_others(writing, owner.clone(), now, &mut woken)?;
+            }
+        }
+        for hook in hooks {
+            let (call, hook) = (None, *hook);
+            push_one(writing, owner, Event::HookDisposed { call, hook }, None, now)?;
+        }
+    }
+    let mut live = BTreeSet::new();
+    for claimant in claimants {
+        let head = writing.existing(&claimant)?;
+        if !head.standing.folded.is_terminal() {
+            live.insert(head.key);
+        }
+        live.extend(runs::live_predecessors(&writing.conn, head.key)?);
+    }
+    let ids = live.iter().map(|key| runs::id(&writing.conn, *key));
+    new.started.predecessors = ids.collect::<Result<_>>()?;
+    insert_run(writing, new, None)?;
+    let mut predecessors = live;
+    // Of one that was just ended something may still be at work, which the engine knows.
+    for (owner, _) in &owners {
+        predecessors.insert(writing.existing(owner)?.key);
+    }
+    let key = writing.existing(&run)?.key;
+    runs::add_predecessors(&writing.conn, key, &predecessors)?;
+    Ok(Admission::Started {
+        run,
+        replaced: owners.into_iter().map(|(owner, _)| owner).collect(),
+        fresh: true,
+        woken,
+    })
 }
 
 fn fork_once(writing: &mut Writing, fork: &NewFork) -> Result<Admission> {
@@ -394,7 +450,9 @@ fn fork_once(writing: &mut Writing, fork: &NewFork) -> Result<Admission> {
     writing.heads.insert(fork.id.clone(), head);
     Ok(Admission::Started {
         run: fork.id.clone(),
+        replaced: Vec::new(),
         fresh: true,
+        woken: Vec::new(),
     })
 }
 
@@ -560,7 +618,7 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     let status = head.standing.status();
     writing.heads.insert(append.run.clone(), head);
     if status.is_terminal() {
-        tell_family(writing, append.run, append.now, &mut woken)?;
+        tell_others(writing, append.run, append.now, &mut woken)?;
     }
     Ok(Appended {
         entries,
@@ -589,8 +647,9 @@ pub fn write_chunk(writing: &mut Writing, asked: &ChunkWrite) -> Result<Written>
 }
 
 /// The run has ended: its parent hears how, its children are asked to cancel where that was agreed, and theirs if that
-/// is their end. `woken` gets those who have something to do now.
-fn tell_family(writing: &mut Writing, ended: RunId, now: Timestamp, woken: &mut Vec<RunId>) -> Result<()> {
+/// is their end. Who waited for the end of the last of its predecessors may begin. `woken` gets those who have
+/// something to do now.
+fn tell_others(writing: &mut Writing, ended: RunId, now: Timestamp, woken: &mut Vec<RunId>) -> Result<()> {
     let mut ended = vec![ended];
     while let Some(run) = ended.pop() {
         let head = writing.existing(&run)?;
@@ -614,6 +673,15 @@ fn tell_family(writing: &mut Writing, ended: RunId, now: Timestamp, woken: &mut 
                     ended.push(child.clone());
                 }
                 woken.push(child);
+            }
+        }
+        for follower in runs::followers(&writing.conn, head.key)? {
+            let after = writing.existing(&follower)?;
+            if after.standing.awaits_predecessors()
+                && runs::live_predecessors(&writing.conn, after.key)?.is_empty()
+            {
+                push_one(writing, &follower, Event::PredecessorsEnded, None, now)?;
+                woken.push(follower);
             }
         }
     }
@@ -736,7 +804,13 @@ fn go_on(
         let body = payload.and_then(|entry| entry.body);
         push_one(writing, &id, Event::PayloadReceived { hook }, body, now)?;
     }
-    if let Some(carried) = decide::carried(continuation, head.standing) {
+    let mut awaited = false;
+    for follower in runs::followers(&writing.conn, head.key)? {
+        awaited |= writing.existing(&follower)?.standing.awaits_predecessors();
+    }
+    let key = writing.existing(&id)?.key;
+    runs::move_followers(&writing.conn, head.key, key)?;
+    if let Some(carried) = decide::carried(continuation, head.standing, awaited) {
         push_one(writing, &id, carried, None, now)?;
     }
     Ok((Event::Continued { run: id }, Some(continuation.input.clone())))
@@ -783,7 +857,7 @@ pub fn cancel(
             let (_, standing) = push_one(writing, run, event, body, now)?;
             let answer = decide::cancelled(standing);
             if answer == Cancelled::Ended {
-                tell_family(writing, run.clone(), now, &mut woken)?;
+                tell_others(writing, run.clone(), now, &mut woken)?;
             }
             answer
         }

@@ -6,8 +6,9 @@ use super::column;
 use super::failure::Failure;
 use crate::ids::{Digest, HookToken, RunId, Tags};
 use crate::journal::{CallNo, Lineage, ParentEnd, RunStatus, Seq, Timestamp};
-use crate::store::decide::{self, Activity, Standing};
+use crate::store::decide::{self, Activity, Standing, Wait};
 use crate::store::{Blocked, RunFilter, RunInfo, StoreError};
+use std::collections::BTreeSet;
 
 /// The integer that stands for a run in other tables.
 pub type RunKey = i64;
@@ -220,7 +221,11 @@ macro_rules! select_info {
             "SELECT key, id, workflow, component, status, runs.created_at, ended_at, wake_at, blocked, tokens,
                  (SELECT ifnull(max(seq) + 1, 0) FROM entries WHERE run = key), waits, duplicates,
                  (SELECT json_group_object(name, value) FROM tags own WHERE own.run = key),
-                 cancel_requested, (SELECT p.id FROM runs p WHERE p.key = runs.parent), lineage
+                 cancel_requested, (SELECT p.id FROM runs p WHERE p.key = runs.parent), lineage,
+                 (SELECT json_group_array(json_array(id, live)) FROM (
+                     SELECT p.id, p.ended_at IS NULL AS live
+                     FROM predecessors CROSS JOIN runs p ON p.key = predecessor
+                     WHERE run = runs.key ORDER BY predecessor))
              FROM runs ",
             $($rest),+
         )
@@ -228,6 +233,10 @@ macro_rules! select_info {
 }
 
 fn info(row: &Row<'_>) -> rusqlite::Result<RunInfo> {
+    let predecessors: Vec<(RunId, u8)> = column::json(row, 17)?;
+    let waits: Option<Wait> = column::opt_json(row, 11)?;
+    let live = predecessors.iter().filter(|(_, live)| *live == 1);
+    let live = live.map(|(run, _)| run.clone()).collect();
     Ok(RunInfo {
         id: column::parse(row, 1)?,
         workflow: row.get(2)?,
@@ -239,7 +248,8 @@ fn info(row: &Row<'_>) -> rusqlite::Result<RunInfo> {
         blocked: column::opt_json(row, 8)?,
         tokens: column::json(row, 9)?,
         entries: row.get(10)?,
-        waits: column::opt_json(row, 11)?,
+        waits: waits.map(|wait| wait.shown(live)),
+        predecessors: predecessors.into_iter().map(|(run, _)| run).collect(),
         duplicates: row.get(12)?,
         tags: column::json(row, 13)?,
         cancel_requested: column::opt_json(row, 14)?,
@@ -328,6 +338,46 @@ pub fn duplicates(conn: &Connection, id: &RunId) -> Result<Option<u64>, Failure>
 pub fn set_duplicates(conn: &Connection, id: &RunId, duplicates: u64) -> Result<(), Failure> {
     conn.prepare_cached("UPDATE runs SET duplicates = ?2 WHERE id = ?1")?
         .execute(params![id.as_str(), duplicates])?;
+    Ok(())
+}
+
+/// Names the runs that have to end before a run begins, or had to.
+pub fn add_predecessors(
+    conn: &Connection,
+    key: RunKey,
+    predecessors: &BTreeSet<RunKey>,
+) -> Result<(), Failure> {
+    for predecessor in predecessors {
+        conn.prepare_cached("INSERT INTO predecessors (run, predecessor) VALUES (?1, ?2)")?
+            .execute([key, *predecessor])?;
+    }
+    Ok(())
+}
+
+/// Those that a run waits for and that have not ended, in order of admission.
+pub fn live_predecessors(conn: &Connection, key: RunKey) -> Result<Vec<RunKey>, Failure> {
+    let mut query = conn.prepare_cached(
+        "SELECT key FROM predecessors JOIN runs ON key = predecessor
+         WHERE run = ?1 AND ended_at IS NULL ORDER BY key",
+    )?;
+    let rows = query.query_map([key], |row| row.get(0))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The live runs that have or had this one as a predecessor, in order of admission.
+pub fn followers(conn: &Connection, key: RunKey) -> Result<Vec<RunId>, Failure> {
+    let mut query = conn.prepare_cached(
+        "SELECT id FROM predecessors JOIN runs ON key = run
+         WHERE predecessor = ?1 AND ended_at IS NULL ORDER BY key",
+    )?;
+    let rows = query.query_map([key], |row| column::parse(row, 0))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Whoever waits for one run waits for another in its place.
+pub fn move_followers(conn: &Connection, from: RunKey, to: RunKey) -> Result<(), Failure> {
+    conn.prepare_cached("UPDATE predecessors SET predecessor = ?2 WHERE predecessor = ?1")?
+        .execute([from, to])?;
     Ok(())
 }
 
