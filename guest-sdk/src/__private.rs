@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::json::{NotJson, to_json};
 pub use crate::manifest::{
-    HasNoSchema, HasSchema, InputSchema, Outcome, Probe, Schedule, StepDefinition, Webhook,
+    Concurrency, HasNoSchema, HasSchema, InputSchema, Outcome, Probe, Schedule, StepDefinition, Webhook,
     WorkflowDefinition, schema_of,
 };
 use crate::step::{StepBody, StepCall, StepOutput};

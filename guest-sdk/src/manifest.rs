@@ -24,6 +24,7 @@ pub struct WorkflowDefinition {
     pub on: Option<&'static str>,
     pub schedule: Option<Schedule>,
     pub webhook: Option<Webhook>,
+    pub concurrency: Option<Concurrency>,
     pub run: fn(&str) -> LocalBoxFuture<'static, Outcome>,
 }
 
@@ -41,6 +42,13 @@ pub struct Schedule {
     pub time_zone: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub catch_up: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub struct Concurrency {
+    pub limit: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<&'static str>,
 }
 
 pub struct StepDefinition {
@@ -97,6 +105,7 @@ pub(crate) fn manifest() -> String {
                 on: it.on,
                 schedule: it.schedule,
                 webhook: it.webhook,
+                concurrency: it.concurrency,
             })
             .collect(),
         steps: sorted("step", |it: &StepDefinition| it.name)
@@ -152,6 +161,7 @@ struct Workflow {
     schedule: Option<Schedule>,
     #[serde(skip_serializing_if = "Option::is_none")]
     webhook: Option<Webhook>,
+    concurrency: Option<Concurrency>,
 }
 
 #[derive(Serialize)]
@@ -290,7 +300,15 @@ mod tests {
     struct NoSchema;
 
     /// Follows an order.
-    #[workflow(token = "order:{order.id}", retain = "1h", hook = bool, name = "follow", on = "order.paid")]
+    #[workflow(
+        token = "order:{order.id}",
+        retain = "1h",
+        hook = bool,
+        name = "follow",
+        on = "order.paid",
+        concurrency = 2,
+        concurrency_key = "{order.id}"
+    )]
     async fn follow_order(order: &Order, note: Option<String>) -> WorkflowResult<()> {
         charge(order, NoSchema).await?;
         bare().await?;
@@ -348,7 +366,8 @@ mod tests {
                 "token": "order:{order.id}",
                 "retain_ms": 3_600_000,
                 "hook": { "$schema": schema, "title": "boolean", "type": "boolean" },
-                "on": "order.paid"
+                "on": "order.paid",
+                "concurrency": { "limit": 2, "key": "{order.id}" }
             }])
         );
         let steps = manifest["steps"].as_array().unwrap();

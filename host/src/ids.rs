@@ -125,6 +125,38 @@ name!(
     "event name"
 );
 
+name!(
+    /// Runs that are counted together against a limit: a workflow, or a workflow, a slash and a key, e.g.
+    /// `process_order/customer:7`.
+    ConcurrencyGroup,
+    "concurrency group"
+);
+
+impl ConcurrencyGroup {
+    /// The group of a workflow, whose name holds no slash, or of one key of it.
+    pub fn of(workflow: &str, key: Option<&str>) -> Result<Self, NameError> {
+        match key {
+            None => Self::new(workflow),
+            Some(key) => Self::new(format!("{workflow}/{key}")),
+        }
+    }
+
+    pub fn workflow(&self) -> &str {
+        self.parts().0
+    }
+
+    pub fn key(&self) -> Option<&str> {
+        self.parts().1
+    }
+
+    fn parts(&self) -> (&str, Option<&str>) {
+        match self.0.split_once('/') {
+            Some((workflow, key)) => (workflow, Some(key)),
+            None => (&*self.0, None),
+        }
+    }
+}
+
 impl RunId {
     /// A fresh id; ids made later sort later.
     pub fn generate() -> Self {

@@ -5,7 +5,7 @@ use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
 use onemark::journal::RunStatus;
 use onemark::store::RunInfo;
-use onemark_tests::{Marks, StoreKind, TestHost, programs, scheduled, variant};
+use onemark_tests::{Marks, StoreKind, TestHost, onemark_bin, programs, scheduled, variant};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -442,6 +442,52 @@ async fn a_start_that_meets_a_run_does_as_it_says() {
         ),
         (&json!(1), &json!(true), &json!(null))
     );
+}
+
+/// Over HTTP and on the command line.
+#[tokio::test(flavor = "multi_thread")]
+async fn e12_a_run_that_waits_for_its_turn_says_so() {
+    let marks = Marks::start().await;
+    let server = Server::over(TestHost::with_http(&[marks.authority()]).await).await;
+    marks.hold("7");
+    let mut runs = Vec::new();
+    for _ in 0..4 {
+        let input = json!({ "marks": marks.url(), "customer": { "id": "7" } });
+        let body = json!({ "workflow": "two_per_customer", "input": input });
+        runs.push(run_id(&server.post("/v1/runs", body).await));
+    }
+    marks.reached("7", 2).await;
+    let shown = server.get(&format!("/v1/runs/{}", runs[3])).await.json;
+    assert_eq!(
+        shown["waits"],
+        json!({ "reason": "concurrency", "key": "customer:7", "limit": 2, "ahead": 1 })
+    );
+    assert_eq!(shown["status"], "pending");
+    assert_eq!(
+        shown["concurrency"],
+        json!({ "group": "two_per_customer/customer:7", "limit": 2 })
+    );
+    let listed = server.get("/v1/runs").await.json;
+    let waits = |n: usize| &listed["runs"][n]["waits"];
+    assert_eq!((&waits(1)["ahead"], waits(2)), (&json!(0), &Value::Null));
+    let (url, run) = (server.url.clone(), runs[3].clone());
+    let ran = tokio::task::spawn_blocking(move || {
+        std::process::Command::new(onemark_bin())
+            .args(["runs", "show", run.as_str()])
+            .env("ONEMARK_URL", url)
+            .output()
+    });
+    let printed = String::from_utf8(ran.await.unwrap().unwrap().stdout).unwrap();
+    let why = "waits for  concurrency: 2 of customer:7 at once; 1 wait before it\n";
+    assert!(printed.contains(why), "{printed}");
+    let body = json!({ "workflow": "one_of", "input": { "of": {} } });
+    let refused = server.post("/v1/runs", body).await;
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(refused.text.contains("`of.customer`"), "{}", refused.text);
+    marks.let_go();
+    for run in &runs {
+        server.host.output(run).await;
+    }
 }
 
 // A22, E14

@@ -21,6 +21,7 @@ mod eviction;
 mod examples;
 mod faults;
 mod forks;
+mod flow_control;
 mod held;
 mod hooks;
 mod logs;

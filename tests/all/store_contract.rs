@@ -17,7 +17,7 @@ use onemark::store::{
 use proptest::prelude::*;
 
 use crate::store_support::{
-    File, component, deliver, key, new_run, open_hook, run_id, scheduled, spec, token,
+    File, component, deliver, key, limited, new_run, open_hook, run_id, scheduled, spec, token,
 };
 
 const IDS: [&str; 12] = [
@@ -51,6 +51,7 @@ enum Op {
         policy: Policy,
         start_after: Option<u64>,
         tags: Vec<(usize, usize)>,
+        limited: Option<usize>,
     },
     /// `upto`: how many entries short of the end it is made. Each claim: a hook and its new token.
     Fork {
@@ -266,8 +267,18 @@ fn op() -> impl Strategy<Value = Op> {
     let start_after = prop::option::weighted(0.3, prop_oneof![0..20_000u64, Just(u64::MAX)]);
     let tags = prop::collection::vec((0..2usize, 0..2usize), 0..3);
     prop_oneof![
-        16 => (id.clone(), maybe_key.clone(), 0..2u8, claims, 0..INPUTS.len(), policy(), start_after, tags)
-            .prop_map(|(id, key, request, tokens, input, policy, start_after, tags)| Op::Admit {
+        16 => (
+            id.clone(),
+            maybe_key.clone(),
+            0..2u8,
+            claims,
+            0..INPUTS.len(),
+            policy(),
+            start_after,
+            tags,
+            prop::option::of(0..2usize),
+        )
+            .prop_map(|(id, key, request, tokens, input, policy, start_after, tags, limited)| Op::Admit {
                 id,
                 key,
                 request,
@@ -276,6 +287,7 @@ fn op() -> impl Strategy<Value = Op> {
                 policy,
                 start_after,
                 tags,
+                limited,
             }),
         8 => (id.clone(), id.clone(), 0..5u8, maybe_key.clone(), 0..2u8, kept)
             .prop_map(|(id, of, upto, key, request, claims)| Op::Fork { id, of, upto, key, request, claims }),
@@ -384,6 +396,7 @@ impl Pair {
                 policy,
                 start_after,
                 tags,
+                limited: group,
             } => {
                 let mut specs = Vec::new();
                 for (token, retention) in tokens {
@@ -393,6 +406,7 @@ impl Pair {
                 run.started.workflow = format!("w{request}");
                 run.started.start_at = start_after.map(|after| now.saturating_add(after));
                 run.started.tags = tags_of(&tags);
+                run.started.concurrency = group.map(limited);
                 run.input = Body::new(INPUTS[input]);
                 run.on_conflict = self.policy(policy, run.started.hooks.first()).await;
                 run.request = Digest::of([request]);
@@ -899,6 +913,12 @@ impl Pair {
                         }
                     }
                 }
+                let due = both!(self, store => store.due(now, 100, &[])).unwrap();
+                let due = due.iter().any(|due| due.run == id);
+                if due && run.status == RunStatus::Suspended && run.wake_at.is_none() {
+                    assert!(run.concurrency.is_some());
+                    *self.met.entry("Woken".into()).or_default() += 1;
+                }
             }
             both!(self, store => store.hooks_of(&id, now)).unwrap();
             both!(self, store => store.streams_of(&id)).unwrap();
@@ -926,7 +946,13 @@ impl Pair {
             }
         }
         for limit in [0, 2, 100] {
-            both!(self, store => store.due(now, limit)).unwrap();
+            let due = both!(self, store => store.due(now, limit, &[])).unwrap();
+            let of_group = due.iter().any(|due| due.concurrency == Some(limited(1)));
+            let others = both!(self, store => store.due(now, limit, &[limited(1).group])).unwrap();
+            if of_group {
+                assert!(!others.iter().any(|due| due.concurrency == Some(limited(1))));
+                *self.met.entry("Limited".into()).or_default() += 1;
+            }
         }
         both!(self, store => store.next_due(now)).unwrap();
         both!(self, store => store.deployments()).unwrap();
@@ -1055,6 +1081,8 @@ fn random_operations_reach_every_state() {
     assert!(met.contains_key("ForkedHook"), "no fork claimed a token: {met:?}");
     assert!(met.contains_key("Child"), "no child was started: {met:?}");
     assert!(met.contains_key("Cancelled"), "no run was cancelled: {met:?}");
+    assert!(met.contains_key("Limited"), "no run of a group was due: {met:?}");
+    assert!(met.contains_key("Woken"), "no run waited for its turn: {met:?}");
     assert!(met.contains_key("StartAt"), "no run waited to begin: {met:?}");
     assert!(
         met.contains_key("Predecessors"),

@@ -5,8 +5,8 @@ use onemark::journal::{
     Body, ChildAdmission, ChildOptions, ChildStart, Event, LogBatch, LogLevel, LogLine, NewEntry, RunStatus,
 };
 use onemark::store::{
-    Admission, Append, BlockReason, Blocked, Delivered, Disposed, Fence, HookState, LogFilter, MemoryStore,
-    Park, Store, StoreError, TOMBSTONE_MS, Upgraded,
+    Admission, Append, BlockReason, Blocked, Delivered, Disposed, Ending, Fence, HookState, LogFilter,
+    MemoryStore, Park, Store, StoreError, TOMBSTONE_MS, Upgraded,
 };
 
 use crate::store_support::*;
@@ -274,7 +274,7 @@ on_each_store! {
         assert_eq!((appended.parked, appended.woken), (true, vec![run_id("child")]));
         let run = store.run(&run_id("r")).await.unwrap().unwrap();
         assert_eq!(run.status, RunStatus::Suspended);
-        let due = store.due(2, 10).await.unwrap();
+        let due = due(store, 2, 10).await;
         assert_eq!(due, [run_id("child")]);
     }
 
@@ -305,18 +305,49 @@ on_each_store! {
 
     a_parked_run_is_due_at_its_time_or_when_somebody_writes: |store, fence| {
         start(store, "r", vec![spec("t", 0)], 1).await;
-        assert_eq!(store.due(0, 9).await.unwrap(), [run_id("r")], "also if the clock went back");
+        assert_eq!(due(store, 0, 9).await, [run_id("r")], "also if the clock went back");
         let mut resting: Append = append("r", fence, 0, vec![scheduled(0)]);
         resting.park = Some(Park { wake_at: Some(5_000) });
         assert!(store.append(resting).await.unwrap().parked);
-        assert_eq!(store.due(4_999, 9).await.unwrap(), []);
+        assert_eq!(due(store, 4_999, 9).await, []);
         assert_eq!(store.next_due(4_999).await.unwrap(), Some(5_000));
-        assert_eq!(store.due(5_000, 9).await.unwrap(), [run_id("r")]);
+        assert_eq!(due(store, 5_000, 9).await, [run_id("r")]);
         assert_eq!(store.next_due(5_000).await.unwrap(), None);
         let run = store.run(&run_id("r")).await.unwrap().unwrap();
         assert_eq!((run.status, run.wake_at), (RunStatus::Suspended, Some(5_000)));
         store.deliver(deliver("t", "1", 2_000)).await.unwrap();
-        assert_eq!(store.due(2_000, 9).await.unwrap(), [run_id("r")]);
+        assert_eq!(due(store, 2_000, 9).await, [run_id("r")]);
+    }
+
+    a_limited_run_that_is_woken_rests_until_its_owner_writes: |store, fence| {
+        let mut new = new_run("r", vec![spec("t", 0)], 1);
+        new.started.concurrency = Some(limited(1));
+        store.admit(new).await.unwrap();
+        start(store, "other", vec![], 2).await;
+        let status = async || store.run(&run_id("r")).await.unwrap().unwrap().status;
+        let mut resting = append("r", fence, 0, vec![scheduled(0)]);
+        resting.park = REST;
+        assert!(store.append(resting).await.unwrap().parked);
+        store.deliver(deliver("t", "1", 3)).await.unwrap();
+        store.deliver(deliver("t", "2", 4)).await.unwrap();
+        assert_eq!(status().await, RunStatus::Suspended);
+        assert_eq!(due(store, 4, 9).await, [run_id("other"), run_id("r")]);
+        let others = store.due(4, 9, &[limited(1).group]).await.unwrap();
+        assert_eq!(others.iter().map(|due| &due.run).collect::<Vec<_>>(), [&run_id("other")]);
+        let others = store.due(4, 9, &[limited(0).group]).await.unwrap();
+        assert_eq!(others[1].concurrency, Some(limited(1)));
+        store.append(append("r", fence, 3, vec![step_completed(0)])).await.unwrap();
+        assert_eq!(status().await, RunStatus::Running);
+        // It may be told that it rests without having done anything.
+        let mut resting = append("r", fence, 4, vec![]);
+        resting.park = REST;
+        store.append(resting.clone()).await.unwrap();
+        store.deliver(deliver("t", "3", 5)).await.unwrap();
+        resting.seen = 5;
+        assert!(store.append(resting).await.unwrap().parked);
+        assert_eq!(due(store, 9, 9).await, [run_id("other")]);
+        store.cancel(&run_id("r"), Ending::Terminate, 6).await.unwrap();
+        assert_eq!(status().await, RunStatus::Cancelled);
     }
 
     run_time_never_goes_back: |store, fence| {
@@ -342,14 +373,14 @@ on_each_store! {
         assert!(!store.append(saved).await.unwrap().parked);
         let run = store.run(&run_id("r")).await.unwrap().unwrap();
         assert_eq!((run.status, run.blocked, run.entries), (RunStatus::Blocked, Some(why), 5));
-        assert_eq!(store.due(9_000, 9).await.unwrap(), []);
+        assert_eq!(due(store, 9_000, 9).await, []);
         let missing = store.upgrade(&run_id("r"), Digest::of("?"), 3).await;
         assert!(matches!(missing, Err(StoreError::Invalid(_))), "{missing:?}");
         let done = store.upgrade(&run_id("r"), Digest::of("c"), 3).await.unwrap();
         assert_eq!(done, Upgraded::Done);
         let run = store.run(&run_id("r")).await.unwrap().unwrap();
         assert_eq!((run.status, run.blocked), (RunStatus::Running, None));
-        assert_eq!(store.due(3, 9).await.unwrap(), [run_id("r")]);
+        assert_eq!(due(store, 3, 9).await, [run_id("r")]);
     }
 
     a_host_that_was_replaced_cannot_write: |store, old| {
@@ -368,6 +399,6 @@ on_each_store! {
         resting.park = Some(Park { wake_at: Some(u64::MAX) });
         store.append(resting).await.unwrap();
         assert_eq!(store.load(&run_id("r"), 1).await.unwrap().unwrap().entries[0].event, timer);
-        assert_eq!(store.due(1 << 50, 9).await.unwrap(), []);
+        assert_eq!(due(store, 1 << 50, 9).await, []);
     }
 }

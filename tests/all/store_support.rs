@@ -1,9 +1,11 @@
 //! Short ways to ask a store for things.
 
-use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, Tags};
+use std::num::NonZeroU32;
+
+use onemark::ids::{ConcurrencyGroup, Digest, HookToken, IdempotencyKey, RunId, Tags};
 use onemark::journal::{
-    Body, CallNo, Event, HookNo, HookSpec, Limits, LogBatch, NewEntry, PayloadType, Seq, Started,
-    StepOptions, Timestamp,
+    Body, CallNo, Concurrency, Event, HookNo, HookSpec, Limits, LogBatch, NewEntry, PayloadType, Seq,
+    Started, StepOptions, Timestamp,
 };
 use onemark::store::{
     Admission, Append, Cap, Delivery, Fence, NewRun, OnConflict, Park, SqliteOptions, SqliteStore, Store,
@@ -53,6 +55,7 @@ pub fn new_run(id: &str, hooks: Vec<HookSpec>, now: Timestamp) -> NewRun {
         start_at: None,
         predecessors: Vec::new(),
         tags: Tags::default(),
+        concurrency: None,
     };
     NewRun {
         id: run_id(id),
@@ -162,5 +165,19 @@ pub fn started(id: &str, fresh: bool) -> Admission {
         replaced: Vec::new(),
         fresh,
         woken: Vec::new(),
+    }
+}
+
+/// The runs that are due, of all groups.
+pub async fn due(store: &dyn Store, now: Timestamp, limit: usize) -> Vec<RunId> {
+    let due = store.due(now, limit, &[]).await.unwrap();
+    due.into_iter().map(|due| due.run).collect()
+}
+
+/// A group by its number.
+pub fn limited(group: usize) -> Concurrency {
+    Concurrency {
+        group: ConcurrencyGroup::of("w", [None, Some("a/b")][group]).unwrap(),
+        limit: NonZeroU32::new(2).unwrap(),
     }
 }

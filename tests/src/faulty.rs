@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use onemark::ids::{Digest, HookToken, IdempotencyKey, RunId, StreamName};
+use onemark::ids::{ConcurrencyGroup, Digest, HookToken, IdempotencyKey, RunId, StreamName};
 use onemark::journal::{Entry, Seq, Timestamp};
 use onemark::store::{
     Admission, Append, Appended, Blocked, Cancelled, Chunk, ChunkWrite, Delivered, Delivery, Deployment,
-    Disposed, Emission, Emitted, Ending, Fence, HookInfo, Loaded, LogFilter, LogPage, NewFork, NewRun,
-    NewSchedule, ReceivedPayload, Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError,
+    Disposed, DueRun, Emission, Emitted, Ending, Fence, HookInfo, Loaded, LogFilter, LogPage, NewFork,
+    NewRun, NewSchedule, ReceivedPayload, Result, RunFilter, RunInfo, Settled, Settlement, Store, StoreError,
     StoredComponent, StoredSchedule, StreamInfo, Upgraded, Written,
 };
 use tokio::sync::watch;
@@ -173,8 +173,8 @@ impl Store for FaultyStore {
         self.store.recall(id, key, request, now).await
     }
 
-    async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {
-        self.store.due(now, limit).await
+    async fn due(&self, now: Timestamp, limit: usize, but: &[ConcurrencyGroup]) -> Result<Vec<DueRun>> {
+        self.store.due(now, limit, but).await
     }
 
     async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>> {

@@ -25,6 +25,8 @@ struct Seen {
     /// Requests for these names are counted, then kept waiting.
     held: Vec<String>,
     let_go: bool,
+    /// Requests for these names are answered, though they were held.
+    answered: Vec<String>,
     /// Requests that wait for an answer, now and at most.
     unanswered: usize,
     most_unanswered: usize,
@@ -73,6 +75,10 @@ async fn leave(
 ) -> StatusCode {
     let _unanswered = Unanswered::new(seen.clone());
     let held = seen.borrow().held.contains(&name);
+    let answered = {
+        let name = name.clone();
+        move |seen: &Seen| seen.let_go || seen.answered.contains(&name)
+    };
     seen.send_modify(|seen| {
         seen.marks.push(Mark {
             name,
@@ -81,7 +87,7 @@ async fn leave(
         });
     });
     if held {
-        let _ = seen.subscribe().wait_for(|seen| seen.let_go).await;
+        let _ = seen.subscribe().wait_for(answered).await;
     }
     StatusCode::OK
 }
@@ -130,6 +136,14 @@ impl Marks {
     pub fn let_go(&self) {
         self.seen
             .send_modify(|seen| (seen.let_go, seen.held) = (true, Vec::new()));
+    }
+
+    /// Answers the requests for this name, those that were held and those that come.
+    pub fn answer(&self, name: &str) {
+        self.seen.send_modify(|seen| {
+            seen.held.retain(|held| held != name);
+            seen.answered.push(name.to_owned());
+        });
     }
 
     /// The most requests that waited for an answer at once.

@@ -26,6 +26,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
         hook,
         on,
         schedule,
+        concurrency,
         webhook,
     } = workflow;
     let item = &function.item;
@@ -51,6 +52,10 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
         let (time_zone, catch_up) = (option(schedule.time_zone), option(schedule.catch_up));
         quote!(__onemark::Schedule { cron: #cron, time_zone: #time_zone, catch_up: #catch_up })
     }));
+    let concurrency = option(concurrency.map(|concurrency| {
+        let (limit, key) = (concurrency.limit, option(concurrency.key));
+        quote!(__onemark::Concurrency { limit: #limit, key: #key })
+    }));
     let hook = option(hook.map(|ty| quote_spanned!(ty.span()=> __onemark::schema_of::<#ty>)));
     quote! {
         #item
@@ -73,6 +78,7 @@ pub fn workflow(workflow: Workflow) -> TokenStream {
                     on: #on,
                     schedule: #schedule,
                     webhook: #webhook,
+                    concurrency: #concurrency,
                     run: |input| __onemark::run_workflow(__body(input)),
                 }
             }

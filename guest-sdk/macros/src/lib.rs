@@ -35,6 +35,8 @@ use proc_macro::TokenStream;
 /// | `time_zone = "Europe/Berlin"` | whose clock that is; UTC unless given |
 /// | `catch_up = "one"` | of the times that passed while the host was down the last starts it; with `"all"` each does, with `"skip"` none |
 /// | `webhook(path = "shop/orders", signature = "github", secret_env = "SHOP_SECRET")` | a signed `POST /webhooks/shop/orders` starts it, as an event would, or is delivered to the run that holds its `token`; `signature` is `"github"`, `"stripe"` or `"hmac"`, the secret is in that variable of the host's environment |
+/// | `concurrency = 5` | at most so many of its runs are at work at once; a run that sleeps or waits for a hook or a child is not at work |
+/// | `concurrency_key = "customer:{customer.id}"` | counts the runs of each value of this template by themselves, so that the limit is that of a customer |
 /// | `name = "…"` | the workflow's name, by default the function's |
 ///
 /// Durations are numbers with a unit: `ms`, `s`, `m`, `h`, `d`, also several: `1h30m`.

@@ -21,6 +21,7 @@ pub struct Workflow {
     pub on: Option<LitStr>,
     pub schedule: Option<Schedule>,
     pub webhook: Option<Webhook>,
+    pub concurrency: Option<Concurrency>,
 }
 
 /// What another service calls to start a workflow.
@@ -28,6 +29,12 @@ pub struct Webhook {
     pub path: LitStr,
     pub signature: LitStr,
     pub secret_env: LitStr,
+}
+
+/// How many runs are at work at once, in all or for each value of the key.
+pub struct Concurrency {
+    pub limit: u32,
+    pub key: Option<LitStr>,
 }
 
 /// When a workflow starts by itself; the host reads the expression and knows the time zones.
@@ -111,6 +118,8 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
             "time_zone",
             "catch_up",
             "webhook",
+            "concurrency",
+            "concurrency_key",
         ],
     );
     let token = found.text(&mut errors, "token");
@@ -122,6 +131,7 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
     let on = found.text(&mut errors, "on");
     let schedule = schedule(&mut errors, &mut found);
     let webhook = found.take("webhook").and_then(|it| webhook(&mut errors, it));
+    let concurrency = concurrency(&mut errors, &mut found);
     if let Some(on) = &on {
         errors.keep(event_name(on));
     }
@@ -146,6 +156,10 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
     if let (Some(token), Some(function)) = (&token, &function) {
         errors.keep(check_template(token, &function.parameters));
     }
+    let concurrency_key = concurrency.as_ref().and_then(|it| it.key.as_ref());
+    if let (Some(key), Some(function)) = (concurrency_key, &function) {
+        errors.keep(check_template(key, &function.parameters));
+    }
     if let (Some(schedule), Some(function)) = (&schedule, &function) {
         errors.keep(check_scheduled(schedule, &function.parameters));
     }
@@ -160,8 +174,28 @@ pub fn workflow(Function { options, item }: Function) -> Result<Workflow> {
         hook,
         on,
         schedule,
+        concurrency,
         webhook,
     })
+}
+
+fn concurrency(errors: &mut Errors, found: &mut Found) -> Option<Concurrency> {
+    let limit = found.take("concurrency");
+    let key = found.text(errors, "concurrency_key");
+    let Some(limit) = limit else {
+        if let Some(key) = key {
+            let message = "this says which runs are counted together, so it needs `concurrency`";
+            errors.push(Error::new(key.span(), message));
+        }
+        return None;
+    };
+    let span = limit.name.span();
+    let limit = errors.keep(count(&limit))?;
+    if limit == 0 {
+        let message = "with `concurrency = 0` no run would ever be at work; write 1 or more";
+        errors.push(Error::new(span, message));
+    }
+    Some(Concurrency { limit, key })
 }
 
 fn schedule(errors: &mut Errors, found: &mut Found) -> Option<Schedule> {

@@ -146,6 +146,7 @@ pub fn sequence_journal(lab: &Lab, steps: u64) -> Vec<Entry> {
         start_at: None,
         predecessors: Vec::new(),
         tags: Tags::default(),
+        concurrency: None,
     };
     let input = Body::new(format!(r#"{{"n":{steps}}}"#));
     let mut events = vec![(Event::Started(Box::new(started)), Some(input))];

@@ -179,10 +179,23 @@ struct Waits {
     /// Those that have to end before.
     #[serde(default)]
     runs: Vec<String>,
+    limit: Option<u32>,
+    key: Option<String>,
+    ahead: Option<u64>,
 }
 
 impl Waits {
     fn text(&self) -> String {
+        if let Some(limit) = self.limit {
+            let of = self
+                .key
+                .as_ref()
+                .map_or_else(String::new, |key| format!(" of {key}"));
+            let ahead = self
+                .ahead
+                .map_or_else(String::new, |ahead| format!("; {ahead} wait before it"));
+            return format!("{}: {limit}{of} at once{ahead}", self.reason);
+        }
         match self.runs.len() {
             0 => self.reason.clone(),
             1 => format!("run {} to end", self.runs[0]),

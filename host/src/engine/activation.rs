@@ -11,15 +11,14 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
 
-use super::Engine;
 use super::attempt::{Pending, Verdict, cancelled, cut_off, judge};
 use super::backlog::{Backlog, Kept};
 use super::carry_on::block;
 use super::effects::AttemptEffects;
-use super::held;
 use super::logs::{RunLog, StepLog};
-use super::registry::Signal;
+use super::registry::{Signal, Turn};
 use super::sequence::Sequence;
+use super::{Engine, held};
 use crate::ids::RunId;
 use crate::journal::{
     Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, LastAttempt, Limits,
@@ -703,7 +702,7 @@ impl Activation {
         }
         // At rest a run holds its workflow's instance and no other.
         self.sequence.ends();
-        self.engine.0.registry.set_idle(&self.run, true);
+        self.engine.begin_all(self.engine.0.registry.rests(&self.run));
         let clock = self.engine.0.clock.clone();
         let due = async {
             match wake_at {
@@ -721,11 +720,32 @@ impl Activation {
             () = self.signal.evicted() => true,
             () = tokio::time::sleep(self.engine.0.config.idle) => true,
         };
-        self.engine.0.registry.set_idle(&self.run, false);
-        if evicted {
+        if evicted || !self.turn(replay).await {
             return Err(Stop::Evicted { wake_at });
         }
         self.fetch(replay).await
+    }
+
+    /// Waits until the run may work again; false when its instance is given up before.
+    async fn turn(&mut self, replay: &Replay) -> bool {
+        let registry = &self.engine.0.registry;
+        match registry.wakes(&self.run, replay.started().concurrency.as_ref()) {
+            Turn::Now => true,
+            Turn::Later(_) => false,
+            Turn::Waits => {
+                let turn = async {
+                    while !registry.take_turn(&self.run) {
+                        self.signal.turn().await;
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = turn => true,
+                    () = self.signal.evicted() => false,
+                    () = tokio::time::sleep(self.engine.0.config.idle) => false,
+                }
+            }
+        }
     }
 
     /// Waits for an attempt to end, or for whatever comes first.

@@ -152,6 +152,11 @@ impl Engine {
         let workflow = &component.manifest.workflows[&workflow];
         self.check_input(workflow, &request.input, &asked.input)?;
         let hooks = self.claims(workflow, &asked.input, request, origin.declared_token)?;
+        let concurrency = workflow.concurrency_for(&asked.input);
+        let concurrency = concurrency.map_err(|error| Error::InvalidInput {
+            workflow: workflow.name.clone(),
+            what: error.to_string(),
+        })?;
         Ok(NewRun {
             id: request.id.clone().unwrap_or_else(RunId::generate),
             on_conflict: self.on_conflict(workflow, &hooks, request, asked)?,
@@ -166,6 +171,7 @@ impl Engine {
                 start_at: request.start_at,
                 predecessors: Vec::new(),
                 tags: request.tags.clone(),
+                concurrency,
             },
             input: Body::new(request.input.clone()),
             request: asked.digest,
@@ -438,6 +444,7 @@ pub(super) fn as_admitted(run: NewRun) -> Loaded {
         wake_at: waits.as_ref().and_then(Waits::wake_at),
         waits,
         predecessors: Vec::new(),
+        concurrency: started.concurrency.clone(),
         cancel_requested: None,
         blocked: None,
         parent: None,

@@ -12,7 +12,7 @@ use super::Engine;
 use super::activation::{Activation, Stop, WRITE_RETRY, save};
 use super::error::Error;
 use super::logs::RunLog;
-use super::registry::{Due, Left, Place, Signal};
+use super::registry::{Due, Left, Place, Signal, Turn};
 use super::request::DivergenceReport;
 use crate::ids::RunId;
 use crate::journal::{
@@ -28,6 +28,8 @@ enum Next {
     Rest { wake_at: Option<Timestamp> },
     /// Once more from the journal.
     Again,
+    /// The run waits for its turn, without a place.
+    Left(Vec<Place>),
 }
 
 /// Frees the run's place in the registry whatever ends the task.
@@ -39,10 +41,8 @@ struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if !self.left
-            && let Some(next) = self.engine.0.registry.drop_slot(self.run)
-        {
-            self.engine.begin(next);
+        if !self.left {
+            self.engine.begin_all(self.engine.0.registry.drop_slot(self.run));
         }
     }
 }
@@ -50,7 +50,7 @@ impl Drop for Held<'_> {
 /// Carries one run on until it rests.
 pub async fn carry_on(engine: Engine, place: Place) {
     let Place {
-        due: Due { run, mut loaded },
+        due: Due { run, mut loaded, .. },
         signal,
     } = place;
     let mut held = Held {
@@ -72,11 +72,14 @@ pub async fn carry_on(engine: Engine, place: Place) {
             Next::Rest { wake_at } => {
                 if let Left::Gone(next) = engine.0.registry.leave(&run, wake_at) {
                     held.left = true;
-                    if let Some(next) = next {
-                        engine.begin(*next);
-                    }
+                    engine.begin_all(next);
                     return;
                 }
+            }
+            Next::Left(next) => {
+                held.left = true;
+                engine.begin_all(next);
+                return;
             }
         }
     }
@@ -166,6 +169,11 @@ async fn activate(
     for predecessor in &loaded.run.predecessors {
         // It has ended, but what was at work for it may not have heard yet.
         engine.0.registry.gone(predecessor).await;
+    }
+    if let Some(concurrency) = &loaded.run.concurrency
+        && let Turn::Later(next) = engine.0.registry.begins(run, concurrency)
+    {
+        return Ok(Next::Left(next));
     }
     let component = match engine.component(loaded.run.component).await {
         Ok(component) => component,

@@ -10,7 +10,7 @@ use super::error::{Error, Result};
 use super::request::{DeployReceipt, WorkflowInfo};
 use super::schedules::schedules_of;
 use crate::ids::Digest;
-use crate::sandbox::Component;
+use crate::sandbox::{Component, Manifest};
 use crate::store::{Deployment, StoredComponent};
 
 /// Components by digest; each is compiled once, whoever asks first.
@@ -85,11 +85,34 @@ impl Engine {
             digest: component.digest,
             manifest: json_of(&component.manifest.json),
         };
+        self.declare_limits(&component.manifest);
         // Whoever loaded it meanwhile has the same.
         let _ = self.0.components.cell(component.digest).set(component);
         self.0.components.changed();
         self.schedules_changed();
         Ok(receipt)
+    }
+
+    /// Takes over the concurrency limits of a component that was deployed after every other.
+    fn declare_limits(&self, manifest: &Manifest) {
+        for workflow in manifest.workflows.values() {
+            let limit = workflow.concurrency.as_ref().map(|it| it.limit);
+            self.begin_all(self.0.registry.declare(&workflow.name, limit));
+        }
+    }
+
+    /// As at the deployments that there are.
+    pub(super) async fn recall_limits(&self) -> Result<()> {
+        let mut deployments = self.0.store.deployments().await?;
+        deployments.sort_by_key(|deployment| deployment.deployed_at);
+        for Deployment { name, manifest, .. } in deployments {
+            match Manifest::parse(manifest.to_string()) {
+                Ok(manifest) => self.declare_limits(&manifest),
+                // Its runs keep the limits that they were admitted with.
+                Err(error) => tracing::error!(name, %error, "the limits of a deployment cannot be read"),
+            }
+        }
+        Ok(())
     }
 
     /// What each name stands for.

@@ -14,6 +14,7 @@ mod effects;
 mod error;
 mod events;
 mod fork;
+mod groups;
 mod held;
 mod hooks;
 mod logs;
@@ -150,6 +151,7 @@ impl Engine {
             config,
             fence,
         }));
+        engine.recall_limits().await?;
         scheduler::spawn(&engine);
         Ok(engine)
     }

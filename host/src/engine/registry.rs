@@ -1,6 +1,7 @@
 //! Which runs are active in this process, and who must be told when one changes.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,11 +9,13 @@ use std::time::Instant;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
-use crate::ids::RunId;
-use crate::journal::{Entry, Timestamp};
-use crate::store::Loaded;
+use super::groups::{Entered, Groups};
+use crate::ids::{ConcurrencyGroup, RunId};
+use crate::journal::{Concurrency, Entry, Timestamp};
+use crate::store::{Loaded, RunInfo, Waits};
 
-/// Runs that wait for room in memory; more of them wait in the store.
+/// Runs that wait for room in memory, and as many that wait for others of their group to rest or end; more of them
+/// wait in the store.
 const MAX_WAITING: usize = 10_000;
 
 /// Fewer watchers are not worth tidying.
@@ -42,6 +45,7 @@ struct Active {
     overflow: bool,
     /// The soonest wake, since the scheduler last looked, of a run that left the process or has not begun.
     next_wake: Option<Timestamp>,
+    groups: Groups,
     shut_down: bool,
 }
 
@@ -78,6 +82,8 @@ pub struct Due {
     pub run: RunId,
     /// What its journal holds at least, where that is known.
     pub loaded: Option<Loaded>,
+    /// What limits it, where that is known; its activation asks where it is not.
+    pub concurrency: Option<Concurrency>,
 }
 
 /// A place for an activation, taken.
@@ -89,8 +95,10 @@ pub struct Place {
 struct Slot {
     signal: Arc<Signal>,
     task: Option<AbortHandle>,
-    /// Since when its guest waits with nothing to do; such an instance can be given up.
+    /// Since when its guest waits with nothing to do, or for its turn; such an instance can be given up.
     idle_since: Option<Instant>,
+    /// Its turn has come, and it does not know yet.
+    its_turn: bool,
 }
 
 /// How an activation hears that its run has news.
@@ -101,6 +109,7 @@ pub struct Signal {
     seen: AtomicU64,
     notify: Notify,
     evict: Notify,
+    turn: Notify,
     told: Mutex<Told>,
 }
 
@@ -142,6 +151,11 @@ impl Signal {
         self.evict.notified().await;
     }
 
+    /// Returns when the run's turn may have come: see [`Registry::take_turn`].
+    pub async fn turn(&self) {
+        self.turn.notified().await;
+    }
+
     /// The entries that were told since this was last asked, in order; `None` when the journal must be read.
     pub fn entries(&self) -> Option<Vec<Entry>> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,8 +189,18 @@ impl Signal {
 pub enum Left {
     /// There is news that it has not taken in: it must go on.
     Stay,
-    /// Its place is free, or taken by a run that waited for it.
-    Gone(Option<Box<Place>>),
+    /// Its place is free, or taken by a run that waited for it. What can begin now.
+    Gone(Vec<Place>),
+}
+
+/// What became of a run that wants to work.
+pub enum Turn {
+    /// It may.
+    Now,
+    /// It waits with its instance, and hears of its turn.
+    Waits,
+    /// It gave its place up, and is given one when its turn comes. What can begin now.
+    Later(Vec<Place>),
 }
 
 impl Active {
@@ -186,16 +210,47 @@ impl Active {
             signal: signal.clone(),
             task: None,
             idle_since: None,
+            its_turn: false,
         };
         self.runs.insert(due.run.clone(), slot);
         Place { due, signal }
     }
 
-    /// The next that waits, now that there is room.
-    fn next(&mut self) -> Option<Place> {
-        let run = self.waiting.pop_front()?;
-        self.queued.remove(&run);
-        Some(self.take_place(Due { run, loaded: None }))
+    /// The next that wait, as many as there is room for.
+    fn next(&mut self, max_resident: usize) -> Vec<Place> {
+        let mut places = Vec::new();
+        while !self.shut_down
+            && self.runs.len() < max_resident
+            && let Some(run) = self.waiting.pop_front()
+        {
+            self.queued.remove(&run);
+            places.push(self.take_place(Due {
+                run,
+                loaded: None,
+                concurrency: None,
+            }));
+        }
+        places
+    }
+
+    /// The turn of these runs has come. Those without a place get one, or wait for room.
+    fn call(&mut self, turn: Vec<RunId>, max_resident: usize) -> Vec<Place> {
+        let mut without_place = 0;
+        for run in turn {
+            if let Some(slot) = self.runs.get_mut(&run) {
+                slot.its_turn = true;
+                slot.idle_since = None;
+                slot.signal.turn.notify_one();
+            } else if self.queued.insert(run.clone()) {
+                self.waiting.push_back(run);
+                without_place += 1;
+            }
+        }
+        let places = self.next(max_resident);
+        for _ in 0..without_place.min(self.waiting.len()) {
+            self.evict_one();
+        }
+        places
     }
 
     fn expect(&mut self, at: Timestamp) {
@@ -246,18 +301,25 @@ impl Registry {
     }
 
     fn place(&self, active: &mut Active, due: Due) -> Option<Place> {
-        if active.shut_down || active.queued.contains(&due.run) {
+        if active.shut_down || active.queued.contains(&due.run) || active.groups.is_waiting(&due.run) {
+            return None;
+        }
+        if active.runs.len() >= self.max_resident && active.waiting.len() >= MAX_WAITING {
+            active.overflow = true;
+            active.evict_one();
+            return None;
+        }
+        if let Some(concurrency) = &due.concurrency
+            && active.groups.enter(&due.run, concurrency, MAX_WAITING) != Entered::In
+        {
+            self.look_for_more(active);
             return None;
         }
         if active.runs.len() < self.max_resident {
             return Some(active.take_place(due));
         }
-        if active.waiting.len() < MAX_WAITING {
-            active.queued.insert(due.run.clone());
-            active.waiting.push_back(due.run);
-        } else {
-            active.overflow = true;
-        }
+        active.queued.insert(due.run.clone());
+        active.waiting.push_back(due.run);
         active.evict_one();
         None
     }
@@ -272,31 +334,113 @@ impl Registry {
         }
     }
 
-    /// The guest waits with nothing to do, or has something to do again.
-    pub fn set_idle(&self, run: &RunId, idle: bool) {
+    /// The guest waits with nothing to do: it is not at work. What can begin now.
+    pub fn rests(&self, run: &RunId) -> Vec<Place> {
         let mut active = self.lock();
-        let wanted = idle && !active.waiting.is_empty();
+        let turn = active.groups.release(run);
+        let next = active.call(turn, self.max_resident);
+        let wanted = !active.waiting.is_empty();
         if let Some(slot) = active.runs.get_mut(run) {
-            slot.idle_since = idle.then(Instant::now);
+            slot.idle_since = Some(Instant::now());
             // A run that found no room waits for this place.
             if wanted {
                 slot.signal.evict.notify_one();
             }
         }
+        self.look_for_more(&active);
+        next
+    }
+
+    /// The guest has something to do again. While it waits for its turn its instance can be given up.
+    pub fn wakes(&self, run: &RunId, concurrency: Option<&Concurrency>) -> Turn {
+        let mut active = self.lock();
+        let entered = concurrency.map_or(Entered::In, |concurrency| {
+            active.groups.enter(run, concurrency, MAX_WAITING)
+        });
+        match entered {
+            Entered::In => {
+                if let Some(slot) = active.runs.get_mut(run) {
+                    slot.idle_since = None;
+                }
+                Turn::Now
+            }
+            Entered::Queued => Turn::Waits,
+            Entered::Full => {
+                self.look_for_more(&active);
+                Turn::Later(Vec::new())
+            }
+        }
+    }
+
+    /// Whether the turn of a run that waits with its instance has come.
+    pub fn take_turn(&self, run: &RunId) -> bool {
+        let mut active = self.lock();
+        let slot = active.runs.get_mut(run);
+        slot.is_some_and(|slot| std::mem::take(&mut slot.its_turn))
+    }
+
+    /// An activation is about to let its guest run.
+    pub fn begins(&self, run: &RunId, concurrency: &Concurrency) -> Turn {
+        let mut active = self.lock();
+        match active.groups.enter(run, concurrency, MAX_WAITING) {
+            Entered::In => {
+                if let Some(slot) = active.runs.get_mut(run) {
+                    slot.its_turn = false;
+                }
+                Turn::Now
+            }
+            Entered::Queued | Entered::Full => Turn::Later(self.vacate(&mut active, run)),
+        }
+    }
+
+    /// A run has ended that may have waited for its turn.
+    pub fn withdraw(&self, run: &RunId) {
+        let mut active = self.lock();
+        active.groups.withdraw(run);
+        self.look_for_more(&active);
+    }
+
+    /// A workflow was deployed, with this limit. What can begin now.
+    pub fn declare(&self, workflow: &str, limit: Option<NonZeroU32>) -> Vec<Place> {
+        let mut active = self.lock();
+        let turn = active.groups.declare(workflow, limit);
+        active.call(turn, self.max_resident)
+    }
+
+    /// Why this run does not go on, if it waits for its turn.
+    pub fn waits(&self, run: &RunInfo, now: Timestamp) -> Option<Waits> {
+        let concurrency = run.concurrency.as_ref()?;
+        let active = self.lock();
+        let known = active.groups.is_waiting(&run.id);
+        // Of those that wait in the store alone: it has something to do, and nobody does it.
+        let due = run.wake_at.is_none_or(|at| at <= now);
+        let lost = due && !active.runs.contains_key(&run.id) && !active.queued.contains(&run.id);
+        let waits = (known || lost).then(|| active.groups.waits(&run.id, concurrency));
+        waits.flatten()
+    }
+
+    /// Groups of which nothing is to be looked for in the store.
+    pub fn full_groups(&self) -> Vec<ConcurrencyGroup> {
+        self.lock().groups.full()
     }
 
     /// The activation wants to end and leave its place to whoever waits. `wake_at` is when its run becomes due
     /// by itself.
     pub fn leave(&self, run: &RunId, wake_at: Option<Timestamp>) -> Left {
         let mut active = self.lock();
-        if active.runs.get(run).is_some_and(|slot| slot.signal.has_news()) {
+        // Whoever waits for its turn hears of its news then.
+        let waits = active.groups.is_waiting(run);
+        if let Some(slot) = active.runs.get_mut(run)
+            && (slot.its_turn || (slot.signal.has_news() && !waits))
+        {
+            slot.idle_since = None;
             return Left::Stay;
         }
         if let Some(at) = wake_at {
             active.expect(at);
             self.scheduler.notify_one();
         }
-        Left::Gone(self.vacate(&mut active, run).map(Box::new))
+        Left::Gone(self.vacate(&mut active, run))
     }
 
     /// A run becomes due by itself that has no place here.
@@ -306,18 +450,27 @@ impl Registry {
     }
 
     /// Gives up the place of an activation that died; its run goes on at the next start.
-    pub fn drop_slot(&self, run: &RunId) -> Option<Place> {
+    pub fn drop_slot(&self, run: &RunId) -> Vec<Place> {
         self.vacate(&mut self.lock(), run)
     }
 
-    fn vacate(&self, active: &mut Active, run: &RunId) -> Option<Place> {
+    fn vacate(&self, active: &mut Active, run: &RunId) -> Vec<Place> {
         active.runs.remove(run);
         active.watchers.tell(run);
-        let next = if active.shut_down { None } else { active.next() };
-        if active.overflow && active.waiting.len() < MAX_WAITING / 2 {
+        let turn = active.groups.release(run);
+        let next = match active.shut_down {
+            true => Vec::new(),
+            false => active.call(turn, self.max_resident),
+        };
+        self.look_for_more(active);
+        next
+    }
+
+    /// Tells the scheduler when there is room for runs that wait in the store.
+    fn look_for_more(&self, active: &Active) {
+        if (active.overflow && active.waiting.len() < MAX_WAITING / 2) || active.groups.wants_look() {
             self.scheduler.notify_one();
         }
-        next
     }
 
     /// What the scheduler must take into account since it last asked: whether more is due than waits here, and
@@ -328,12 +481,13 @@ impl Registry {
         if look {
             active.overflow = false;
         }
+        let look = active.groups.take_look() || look;
         (look, active.next_wake.take())
     }
 
     /// Runs that are active or wait here, at most.
     pub fn capacity(&self) -> usize {
-        self.max_resident + MAX_WAITING
+        self.max_resident + 2 * MAX_WAITING
     }
 
     /// Whether a run is at work here, or was and keeps its instance.

@@ -16,7 +16,16 @@ impl Engine {
     /// [`Error::RunNotFound`].
     pub async fn run(&self, run: &RunId) -> Result<RunInfo> {
         let info = self.0.store.run(run).await?;
-        info.ok_or_else(|| Error::RunNotFound(run.clone()))
+        let mut info = info.ok_or_else(|| Error::RunNotFound(run.clone()))?;
+        self.say_why(&mut info);
+        Ok(info)
+    }
+
+    /// Says of a run that waits for its turn that it does.
+    fn say_why(&self, run: &mut RunInfo) {
+        if !run.status.is_terminal() && run.blocked.is_none() && run.waits.is_none() {
+            run.waits = self.0.registry.waits(run, self.0.clock.now());
+        }
     }
 
     /// The hooks that a run claimed, in order.
@@ -38,7 +47,11 @@ impl Engine {
             let text = format!("the list cannot go on after `{after}`: there is no such run");
             return Err(Error::InvalidRequest(text));
         }
-        Ok(self.0.store.runs(filter).await?)
+        let mut runs = self.0.store.runs(filter).await?;
+        for run in &mut runs {
+            self.say_why(run);
+        }
+        Ok(runs)
     }
 
     /// At most `limit` entries from `from` on.
@@ -172,6 +185,7 @@ impl Engine {
         match cancelled {
             Cancelled::Requested => self.wake(run),
             Cancelled::Ended => {
+                self.0.registry.withdraw(run);
                 // Ends its activation, if it has one.
                 self.wake(run);
                 self.0.registry.changed(run);

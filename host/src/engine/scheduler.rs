@@ -9,7 +9,7 @@ use super::carry_on::carry_on;
 use super::registry::{Due, Place};
 use crate::ids::RunId;
 use crate::journal::{Entry, Timestamp};
-use crate::store::{Loaded, StoreError};
+use crate::store::{DueRun, Loaded, StoreError};
 
 /// How soon to try again when the store could not be read.
 const RETRY: Duration = Duration::from_millis(200);
@@ -21,6 +21,7 @@ impl Engine {
             Due {
                 run: run.clone(),
                 loaded: None,
+                concurrency: None,
             },
             None,
         );
@@ -36,11 +37,13 @@ impl Engine {
 
     /// As [`Engine::wake`], for a run that was just admitted.
     pub(super) fn wake_new(&self, run: &RunId, loaded: Loaded) {
+        let concurrency = loaded.run.concurrency.clone();
         let loaded = Some(loaded);
         self.wake_with(
             Due {
                 run: run.clone(),
                 loaded,
+                concurrency,
             },
             None,
         );
@@ -52,6 +55,7 @@ impl Engine {
             Due {
                 run: run.clone(),
                 loaded: None,
+                concurrency: None,
             },
             Some(entry),
         );
@@ -68,6 +72,13 @@ impl Engine {
         let run = place.due.run.clone();
         let task = tokio::spawn(carry_on(self.clone(), place));
         self.0.registry.spawned(&run, task.abort_handle());
+    }
+
+    /// As [`Engine::begin`], in each of these places.
+    pub(super) fn begin_all(&self, places: Vec<Place>) {
+        for place in places {
+            self.begin(place);
+        }
     }
 
     /// Keeps the first error after which nothing can be written any more.
@@ -127,8 +138,14 @@ async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
     // Runs that are active or wait for room are due as well. One more than there is room for tells the
     // registry that there are more.
     let limit = inner.registry.capacity() + 1;
-    for run in inner.store.due(now, limit).await? {
-        if let Some(place) = inner.registry.find(Due { run, loaded: None }) {
+    let full = inner.registry.full_groups();
+    for DueRun { run, concurrency } in inner.store.due(now, limit, &full).await? {
+        let due = Due {
+            run,
+            loaded: None,
+            concurrency,
+        };
+        if let Some(place) = inner.registry.find(due) {
             engine.begin(place);
         }
     }

@@ -1,5 +1,6 @@
 //! What a journal holds.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use super::options::{Limits, StepOptions};
 use super::outcome::Failure;
 use super::status::RunStatus;
 use super::stream::StreamWrite;
-use crate::ids::{Digest, HookToken, RunId, Tags};
+use crate::ids::{ConcurrencyGroup, Digest, HookToken, RunId, Tags};
 
 /// Position of an entry in its run's journal; dense, from 0.
 pub type Seq = u64;
@@ -410,6 +411,16 @@ pub struct Started {
     pub predecessors: Vec<RunId>,
     #[serde(default, skip_serializing_if = "Tags::is_empty")]
     pub tags: Tags,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
+}
+
+/// Which runs a run is counted with, and how many of them are at work at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Concurrency {
+    pub group: ConcurrencyGroup,
+    /// As declared when the run was admitted. While the workflow is deployed, the newest deployment's counts.
+    pub limit: NonZeroU32,
 }
 
 /// Where the journal of a fork parts from the one that it was copied from.

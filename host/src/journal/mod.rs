@@ -18,10 +18,10 @@ mod work;
 pub use codec::{CodecError, ENTRY_FORMAT, chain, decode_event, encode_event};
 pub use divergence::{Call, Divergence};
 pub use entry::{
-    Body, CallNo, CancelReason, ChildAdmission, ChildHook, ChildOptions, ChildStart, Continuation,
-    EmitAdmission, EmitPart, Entry, Event, Forked, HookNo, HookResponse, HookSpec, HookUrl, Lineage,
-    MAX_METADATA_BYTES, NewEmit, NewEntry, ParentEnd, PayloadType, RESPONSES, RunTimeout, Seq, Started,
-    Timestamp,
+    Body, CallNo, CancelReason, ChildAdmission, ChildHook, ChildOptions, ChildStart, Concurrency,
+    Continuation, EmitAdmission, EmitPart, Entry, Event, Forked, HookNo, HookResponse, HookSpec, HookUrl,
+    Lineage, MAX_METADATA_BYTES, NewEmit, NewEntry, ParentEnd, PayloadType, RESPONSES, RunTimeout, Seq,
+    Started, Timestamp,
 };
 pub use fork::{Copied, CopiedHook};
 pub use log::{LogBatch, LogLevel, LogLine, LogMark, UnknownLevel};

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::schedule::{Schedule, ScheduleSpec, slot_text};
 use super::schema::Schema;
-use crate::ids::{EventName, HookToken, NameError};
-use crate::journal::{RunTimeout, StepOptions, Template, TemplateError, Timestamp};
+use crate::ids::{ConcurrencyGroup, EventName, HookToken, NameError};
+use crate::journal::{Concurrency, RunTimeout, StepOptions, Template, TemplateError, Timestamp};
+use std::num::NonZeroU32;
 
 /// The answer of `describe`, checked.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct WorkflowManifest {
     pub schedule: Option<Schedule>,
     /// What another service calls to start it.
     pub webhook: Option<Webhook>,
+    /// How many of its runs are at work at once.
+    pub concurrency: Option<ConcurrencyLimit>,
 }
 
 /// A path that takes requests of another service.
@@ -59,6 +62,13 @@ pub enum SignatureForm {
     Github,
     /// `Stripe-Signature`
     Stripe,
+}
+
+#[derive(Debug)]
+pub struct ConcurrencyLimit {
+    pub limit: NonZeroU32,
+    /// The limit is that of each value.
+    pub key: Option<Template>,
 }
 
 #[derive(Debug)]
@@ -129,6 +139,13 @@ struct RawWorkflow {
     on: Option<String>,
     schedule: Option<ScheduleSpec>,
     webhook: Option<Webhook>,
+    concurrency: Option<RawConcurrency>,
+}
+
+#[derive(Deserialize)]
+struct RawConcurrency {
+    limit: u32,
+    key: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -205,8 +222,9 @@ impl WorkflowManifest {
             },
         };
         let on = raw.on.map(EventName::new).transpose();
+        let name = raw.name.clone();
         let refused = |error: String| ManifestError::Workflow {
-            workflow: raw.name.clone(),
+            workflow: name.clone(),
             error,
         };
         let on = on.map_err(|error| refused(error.to_string()))?;
@@ -215,9 +233,21 @@ impl WorkflowManifest {
         if let Some(webhook) = &raw.webhook {
             check_webhook(webhook).map_err(refused)?;
         }
+        let limit = |raw: RawConcurrency| {
+            let limit = NonZeroU32::new(raw.limit).ok_or_else(|| {
+                refused(
+                    "its concurrency limit is 0, so that no run would ever be at work; give it 1 or more"
+                        .into(),
+                )
+            })?;
+            let key = template("workflow", &name, raw.key.as_deref())?;
+            Ok::<_, ManifestError>(ConcurrencyLimit { limit, key })
+        };
+        let concurrency = raw.concurrency.map(limit).transpose()?;
         let manifest = Self {
             webhook: raw.webhook,
             on,
+            concurrency,
             schedule: planned,
             input: schema("input", raw.input)?,
             hook: schema("hook", raw.hook)?,
@@ -277,9 +307,24 @@ impl WorkflowManifest {
         };
         Ok(Some(HookToken::new(template.render(input)?)?))
     }
+
+    /// Which runs a start with this input is counted with, if the workflow declares a limit.
+    ///
+    /// # Errors
+    /// When the input lacks what the key is made of, or it makes no good name.
+    pub fn concurrency_for(&self, input: &Value) -> Result<Option<Concurrency>, TokenError> {
+        let Some(ConcurrencyLimit { limit, key }) = &self.concurrency else {
+            return Ok(None);
+        };
+        let key = key.as_ref().map(|key| key.render(input)).transpose()?;
+        Ok(Some(Concurrency {
+            group: ConcurrencyGroup::of(&self.name, key.as_deref())?,
+            limit: *limit,
+        }))
+    }
 }
 
-/// An input from which the declared token cannot be made.
+/// An input from which the declared token, or the key of a limit, cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     #[error(transparent)]

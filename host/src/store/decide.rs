@@ -10,11 +10,11 @@ use super::{
     HookState, NewFork, NewPart, NewRun, OnConflict, Owner, Park, Part, PartOutcome, Result, Settled,
     Settlement, StartDelivery, StoreError, TOMBSTONE_MS, Waits, Written, parts_document,
 };
-use crate::ids::{Digest, HookToken, RunId, Tags};
+use crate::ids::{ConcurrencyGroup, Digest, HookToken, RunId, Tags};
 use crate::journal::{
-    Body, CallNo, CancelReason, ChildAdmission, ChildStart, Continuation, Copied, EmitPart, Entry, Event,
-    Failure, FailureKind, HookNo, HookSpec, IllegalTransition, LogLine, NewEmit, NewEntry, ParentEnd,
-    RunStatus, Started, StreamWrite, Timestamp,
+    Body, CallNo, CancelReason, ChildAdmission, ChildStart, Concurrency, Continuation, Copied, EmitPart,
+    Entry, Event, Failure, FailureKind, HookNo, HookSpec, IllegalTransition, LogLine, NewEmit, NewEntry,
+    ParentEnd, RunStatus, Started, StreamWrite, Timestamp,
 };
 
 /// The latest time that a store keeps: databases have signed integers. Later ones mean "never".
@@ -34,6 +34,11 @@ pub fn no_component(digest: Digest) -> StoreError {
     StoreError::Invalid(format!("component {digest} is not stored"))
 }
 
+/// Whether a run has none of these groups.
+pub fn in_none_of(concurrency: Option<&Concurrency>, groups: &[ConcurrencyGroup]) -> bool {
+    concurrency.is_none_or(|concurrency| !groups.contains(&concurrency.group))
+}
+
 /// The time of an entry after one of time `before`: run time never goes back.
 pub fn entry_time(before: Timestamp, now: Timestamp) -> Timestamp {
     now.max(before).min(LATEST)
@@ -49,12 +54,18 @@ pub struct Standing {
     pub activity: Activity,
     /// Why the run was asked to cancel, the first time that it was.
     pub cancel_requested: Option<CancelReason>,
+    /// How many runs such as it are at work at once is limited, so that it may wait before it goes on.
+    pub limited: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// Has something to do, whatever the clock says.
     Ready {
+        since: Timestamp,
+    },
+    /// As `Ready`, of a limited run that rested: it does so until its owner writes, which shows that it goes on.
+    Woken {
         since: Timestamp,
     },
     /// Rests until somebody writes, or until then.
@@ -118,10 +129,12 @@ impl Standing {
             Event::Started(started) => begins(started.start_at, at),
             _ => Activity::Ready { since: at },
         };
+        let limited = matches!(event, Event::Started(started) if started.concurrency.is_some());
         Ok(Self {
             folded: RunStatus::next(None, event)?,
             activity,
             cancel_requested: None,
+            limited,
         })
     }
 
@@ -133,7 +146,8 @@ impl Standing {
         let activity = match self.activity {
             Activity::Ended { .. } => self.activity,
             _ if folded.is_terminal() => Activity::Ended { at },
-            Activity::Ready { .. } => self.activity,
+            Activity::Ready { .. } | Activity::Woken { .. } => self.activity,
+            Activity::Parked { .. } if self.limited => Activity::Woken { since: at },
             // A fork goes on for itself: it has no predecessors.
             Activity::Waiting(Wait::Predecessors { until })
                 if matches!(event, Event::PredecessorsEnded | Event::Forked(_)) =>
@@ -156,7 +170,17 @@ impl Standing {
             folded,
             activity,
             cancel_requested,
+            ..self
         })
+    }
+
+    /// Its owner writes: it is at work.
+    pub fn at_work(self) -> Self {
+        let activity = match self.activity {
+            Activity::Woken { since } => Activity::Ready { since },
+            activity => activity,
+        };
+        Self { activity, ..self }
     }
 
     /// At rest, where it has nothing else to do than what its owner knows. Also when it rests already: its
@@ -192,7 +216,7 @@ impl Standing {
     /// The status as shown.
     pub fn status(self) -> RunStatus {
         match self.activity {
-            Activity::Parked { .. } => RunStatus::Suspended,
+            Activity::Parked { .. } | Activity::Woken { .. } => RunStatus::Suspended,
             Activity::Blocked => RunStatus::Blocked,
             Activity::Ready { .. } | Activity::Waiting(_) | Activity::Ended { .. } => self.folded,
         }
@@ -200,7 +224,7 @@ impl Standing {
 
     pub fn ready_since(self) -> Option<Timestamp> {
         match self.activity {
-            Activity::Ready { since } => Some(since),
+            Activity::Ready { since } | Activity::Woken { since } => Some(since),
             _ => None,
         }
     }
@@ -1389,6 +1413,7 @@ mod tests {
             folded: RunStatus::Running,
             activity: Activity::Ready { since: 1 },
             cancel_requested: None,
+            limited: false,
         };
         let parked = ready.parked(Park { wake_at: Some(5) }).unwrap();
         assert_eq!(parked.parked(Park { wake_at: Some(5) }), Some(parked));
@@ -1415,6 +1440,7 @@ mod tests {
             start_at,
             predecessors: Vec::new(),
             tags: Tags::default(),
+            concurrency: None,
         };
         NewRun {
             id: RunId::new("new").unwrap(),
@@ -1624,6 +1650,7 @@ mod tests {
     fn a_decision_clears_the_block() {
         let blocked = Standing {
             cancel_requested: None,
+            limited: false,
             folded: RunStatus::Running,
             activity: Activity::Blocked,
         };
@@ -1660,6 +1687,7 @@ mod tests {
             folded: RunStatus::Running,
             activity: Activity::Ready { since: 1 },
             cancel_requested: None,
+            limited: false,
         };
         let blocked = started.blocked().unwrap();
         let delivered = blocked.after(&Event::PayloadReceived { hook: 0 }, 2).unwrap();
@@ -1679,6 +1707,7 @@ mod tests {
             folded: RunStatus::Running,
             activity: Activity::Ready { since: 0 },
             cancel_requested: None,
+            limited: false,
         };
         let write = |call, number| StreamWrite {
             stream: StreamName::new("s").unwrap(),
@@ -1718,6 +1747,7 @@ mod tests {
             folded: RunStatus::Completed,
             activity: Activity::Ended { at: 0 },
             cancel_requested: None,
+            limited: false,
         };
         let answer = write_chunk(ended, held, &write(step, 7)).unwrap();
         assert_eq!(answer, Err(Written::Ended));

@@ -138,6 +138,13 @@ impl Run {
         self.entries.last().expect("a run begins with entry 0")
     }
 
+    fn concurrency(&self) -> Option<&Concurrency> {
+        match &self.entries[0].event {
+            Event::Started(started) => started.concurrency.as_ref(),
+            _ => None,
+        }
+    }
+
     fn hook(&mut self, hook: HookNo) -> Result<&mut Hook> {
         self.hooks
             .get_mut(hook as usize)
@@ -260,6 +267,7 @@ impl Run {
                 .waits()
                 .map(|wait| wait.shown(ids(self.live_predecessors(runs)))),
             predecessors: ids(self.predecessors.clone()),
+            concurrency: self.concurrency().cloned(),
             cancel_requested: self.standing.cancel_requested,
             blocked: self.blocked.clone(),
             tokens: self.tokens.clone(),
@@ -710,6 +718,7 @@ impl State {
             run.tags.clone(),
             run.streams.clone(),
         );
+        self.runs[index].standing = before.0.at_work();
         let mut moved = Vec::new();
         let known = self.runs.len();
         let written = left
@@ -1157,10 +1166,14 @@ impl Store for MemoryStore {
         self.state().emit(emission)
     }
 
-    async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {
+    async fn due(&self, now: Timestamp, limit: usize, but: &[ConcurrencyGroup]) -> Result<Vec<DueRun>> {
         let state = self.state();
-        let due = state.due(now).into_iter().take(limit);
-        Ok(due.map(|(_, index)| state.runs[index].id.clone()).collect())
+        let due = state.due(now).into_iter().map(|(_, index)| DueRun {
+            run: state.runs[index].id.clone(),
+            concurrency: state.runs[index].concurrency().cloned(),
+        });
+        let wanted = due.filter(|due| decide::in_none_of(due.concurrency.as_ref(), but));
+        Ok(wanted.take(limit).collect())
     }
 
     async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>> {

@@ -8,16 +8,17 @@ mod memory;
 mod sqlite;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ids::{Digest, EventName, HookToken, IdempotencyKey, RunId, StreamName, Tags};
+use crate::ids::{ConcurrencyGroup, Digest, EventName, HookToken, IdempotencyKey, RunId, StreamName, Tags};
 use crate::journal::{
-    Body, CallNo, CancelReason, Entry, Forked, HookNo, HookSpec, Lineage, LogBatch, LogLevel, LogLine,
-    LogMark, NewEntry, RunStatus, Seq, Started, StreamWrite, Timestamp,
+    Body, CallNo, CancelReason, Concurrency, Entry, Forked, HookNo, HookSpec, Lineage, LogBatch, LogLevel,
+    LogLine, LogMark, NewEntry, RunStatus, Seq, Started, StreamWrite, Timestamp,
 };
 
 pub use memory::MemoryStore;
@@ -618,6 +619,14 @@ pub enum Waits {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
+    /// As many runs of its group are at work as may be. Said by the engine, which counts them; a store does not know.
+    Concurrency {
+        /// Made from the input; absent when all runs of the workflow are counted together.
+        key: Option<String>,
+        limit: NonZeroU32,
+        /// Runs that began to wait earlier; absent when so many wait that this one does so in the store alone.
+        ahead: Option<u64>,
+    },
 }
 
 impl Waits {
@@ -631,9 +640,16 @@ impl Waits {
     pub fn wake_at(&self) -> Option<Timestamp> {
         match self {
             Self::StartAt { until } => Some(*until),
-            Self::Predecessors { .. } => None,
+            Self::Predecessors { .. } | Self::Concurrency { .. } => None,
         }
     }
+}
+
+/// A run with something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DueRun {
+    pub run: RunId,
+    pub concurrency: Option<Concurrency>,
 }
 
 /// A run as lists and lookups show it.
@@ -655,6 +671,8 @@ pub struct RunInfo {
     /// as another, that other.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub predecessors: Vec<RunId>,
+    /// What limits how many runs such as this one are at work at once.
+    pub concurrency: Option<Concurrency>,
     pub blocked: Option<Blocked>,
     /// The run that started it.
     pub parent: Option<RunId>,
@@ -869,8 +887,8 @@ pub trait Store: Send + Sync {
     async fn emit(&self, emission: Emission) -> Result<Emitted>;
 
     /// Live runs that have something to do at `now` and may begin, longest due first. Reads; the same run is named
-    /// again until it parks, ends or is blocked.
-    async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>>;
+    /// again until it parks, ends or is blocked. Leaves out the runs of the groups in `but`.
+    async fn due(&self, now: Timestamp, limit: usize, but: &[ConcurrencyGroup]) -> Result<Vec<DueRun>>;
 
     /// When the next run that rests or has not begun becomes due by itself, if that is after `now`.
     async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>>;

@@ -13,6 +13,7 @@ mod forbidden;
 mod forks;
 mod held;
 mod hooks;
+mod limited;
 mod logs;
 mod marks;
 mod misbehaviour;

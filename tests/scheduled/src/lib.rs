@@ -15,6 +15,12 @@ async fn each_hour(slot: Option<String>) -> WorkflowResult<Option<String>> {
     Ok(slot)
 }
 
+/// The programs have another of this name, with a lower limit.
+#[workflow(concurrency = 3)]
+async fn one_at_a_time(slot: Option<String>) -> WorkflowResult<Option<String>> {
+    Ok(slot)
+}
+
 #[workflow(cron = "30 * * * *", catch_up = "skip", token = "half past")]
 async fn half_past() -> WorkflowResult<()> {
     start_hook::<Value>()?.next().await?;

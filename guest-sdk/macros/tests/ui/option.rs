@@ -63,4 +63,24 @@ async fn hook_is_a_type() -> Result<(), String> {
     Ok(())
 }
 
+#[workflow(concurrency = 0)]
+async fn never_at_work() -> Result<(), String> {
+    Ok(())
+}
+
+#[workflow(concurrency = "5", concurrency_key = 1)]
+async fn wrong_limits() -> Result<(), String> {
+    Ok(())
+}
+
+#[workflow(concurrency_key = "all")]
+async fn without_limit() -> Result<(), String> {
+    Ok(())
+}
+
+#[step(concurrency = 5)]
+async fn no_limits_of_steps() -> Result<(), String> {
+    Ok(())
+}
+
 fn main() {}

@@ -23,4 +23,9 @@ async fn closed(id: u32) -> Result<(), String> {
     Ok(())
 }
 
+#[workflow(concurrency = 1, concurrency_key = "customer:{customer}")]
+async fn no_such_key(id: u32) -> Result<(), String> {
+    Ok(())
+}
+
 fn main() {}

@@ -6,7 +6,7 @@ use rusqlite::{Connection, TransactionBehavior};
 /// "ONMK", as in `0001_init.sql`.
 pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     include_str!("migrations/0001_init.sql"),
     include_str!("migrations/0002_start_policies.sql"),
     include_str!("migrations/0003_family.sql"),
@@ -16,6 +16,7 @@ const FILES: [&str; 9] = [
     include_str!("migrations/0007_logs.sql"),
     include_str!("migrations/0008_forks.sql"),
     include_str!("migrations/0009_replace.sql"),
+    include_str!("migrations/0010_concurrency.sql"),
 ];
 
 /// The version that this build works with.
@@ -113,7 +114,6 @@ mod tests {
             .collect();
         names.sort();
         let numbers: Vec<usize> = names.iter().map(|name| name[..4].parse().unwrap()).collect();
-        assert!(numbers.is_sorted_by(|a, b| a < b), "{names:?}");
-        assert_eq!(numbers.len(), FILES.len(), "{names:?}");
+        assert!(numbers.into_iter().eq(1..=FILES.len()), "{names:?}");
     }
 }

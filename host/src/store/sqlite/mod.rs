@@ -142,8 +142,11 @@ impl Store for SqliteStore {
         self.writer.run(move |w| requests::emit(w, emission)).await
     }
 
-    async fn due(&self, now: Timestamp, limit: usize) -> Result<Vec<RunId>> {
-        self.readers.run(move |conn| runs::due(conn, now, limit)).await
+    async fn due(&self, now: Timestamp, limit: usize, but: &[ConcurrencyGroup]) -> Result<Vec<DueRun>> {
+        let but = but.to_vec();
+        self.readers
+            .run(move |conn| runs::due(conn, now, limit, &but))
+            .await
     }
 
     async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>> {

@@ -414,6 +414,7 @@ fn fork_once(writing: &mut Writing, fork: &NewFork) -> Result<Admission> {
         standing: made.standing,
         anchor,
         lineage: Some(&fork.lineage()),
+        concurrency: started.concurrency.as_ref(),
         parent: None,
     };
     let key = runs::insert(conn, &row)?;
@@ -527,6 +528,7 @@ fn insert_run(writing: &mut Writing, new: NewRun, parent: Option<(ParentLink, Pa
     let specs = new.started.hooks.clone();
     let tokens: Vec<_> = specs.iter().map(|spec| spec.token.clone()).collect();
     let (tags, lineage) = (new.started.tags.clone(), new.started.lineage.clone());
+    let concurrency = new.started.concurrency.clone();
     let event = Event::Started(Box::new(new.started));
     let standing = Standing::admitted(&event, at)?;
     let entry = Entry {
@@ -543,6 +545,7 @@ fn insert_run(writing: &mut Writing, new: NewRun, parent: Option<(ParentLink, Pa
         request: new.request,
         tokens: &tokens,
         tags: &tags,
+        concurrency: concurrency.as_ref(),
         created_at: at,
         standing,
         anchor: Anchor {
@@ -590,6 +593,7 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
         .iter()
         .any(|entry| matches!(entry, NewEntry::StartChild(_) | NewEntry::Emit(_)));
     let mut head = before.clone();
+    head.standing = head.standing.at_work();
     let mut woken = Vec::new();
     for entry in left.entries {
         let Some((event, body)) = settle(writing, &append.run, &head, entry, append.now)? else {

@@ -4,11 +4,12 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::column;
 use super::failure::Failure;
-use crate::ids::{Digest, HookToken, RunId, Tags};
-use crate::journal::{CallNo, Lineage, ParentEnd, RunStatus, Seq, Timestamp};
+use crate::ids::{ConcurrencyGroup, Digest, HookToken, RunId, Tags};
+use crate::journal::{CallNo, Concurrency, Lineage, ParentEnd, RunStatus, Seq, Timestamp};
 use crate::store::decide::{self, Activity, Standing, Wait};
-use crate::store::{Blocked, RunFilter, RunInfo, StoreError};
+use crate::store::{Blocked, DueRun, RunFilter, RunInfo, StoreError};
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 /// The integer that stands for a run in other tables.
 pub type RunKey = i64;
@@ -46,6 +47,7 @@ pub struct NewRow<'a> {
     pub request: Digest,
     pub tokens: &'a [HookToken],
     pub tags: &'a Tags,
+    pub concurrency: Option<&'a Concurrency>,
     pub created_at: Timestamp,
     pub standing: Standing,
     pub anchor: Anchor,
@@ -56,8 +58,9 @@ pub struct NewRow<'a> {
 pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
     conn.prepare_cached(
         "INSERT INTO runs (id, workflow, component, request, tokens, created_at, folded, status,
-             ready_since, wake_at, waits, anchor_seq, anchor_chain, parent, parent_call, on_parent_end, lineage)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+             ready_since, wake_at, waits, anchor_seq, anchor_chain, parent, parent_call, on_parent_end, lineage,
+             concurrency_group, concurrency_limit)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
     )?
     .execute(params![
         run.id.as_str(),
@@ -79,6 +82,8 @@ pub fn insert(conn: &Connection, run: &NewRow<'_>) -> Result<RunKey, Failure> {
             .map(|(_, on_end)| column::to_json(&on_end))
             .transpose()?,
         run.lineage.map(column::to_json).transpose()?,
+        run.concurrency.map(|it| it.group.as_str()),
+        run.concurrency.map(|it| it.limit),
     ])?;
     let key = conn.last_insert_rowid();
     for (name, value) in run.tags.iter() {
@@ -160,7 +165,7 @@ pub fn block(conn: &Connection, key: RunKey, standing: Standing, blocked: &Block
 pub fn find(conn: &Connection, id: &RunId) -> Result<Option<RunRow>, Failure> {
     let mut query = conn.prepare_cached(
         "SELECT key, request, component, folded, status, ended_at, ready_since, wake_at, anchor_seq,
-             anchor_chain, waits, cancel_requested, parent, parent_call
+             anchor_chain, waits, cancel_requested, parent, parent_call, concurrency_group IS NOT NULL
          FROM runs WHERE id = ?1",
     )?;
     let row = query.query_row([id.as_str()], |row| {
@@ -202,7 +207,10 @@ fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
             Some(waits) => Activity::Waiting(waits),
             None => Activity::Ready { since: row.get(6)? },
         },
-        RunStatus::Suspended => Activity::Parked { wake_at: row.get(7)? },
+        RunStatus::Suspended => match row.get(6)? {
+            Some(since) => Activity::Woken { since },
+            None => Activity::Parked { wake_at: row.get(7)? },
+        },
         RunStatus::Blocked => Activity::Blocked,
         RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled | RunStatus::Continued => {
             Activity::Ended { at: row.get(5)? }
@@ -212,6 +220,7 @@ fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
         folded: column::parse(row, 3)?,
         activity,
         cancel_requested: column::opt_json(row, 11)?,
+        limited: row.get(14)?,
     })
 }
 
@@ -225,7 +234,8 @@ macro_rules! select_info {
                  (SELECT json_group_array(json_array(id, live)) FROM (
                      SELECT p.id, p.ended_at IS NULL AS live
                      FROM predecessors CROSS JOIN runs p ON p.key = predecessor
-                     WHERE run = runs.key ORDER BY predecessor))
+                     WHERE run = runs.key ORDER BY predecessor)),
+                 concurrency_group, concurrency_limit
              FROM runs ",
             $($rest),+
         )
@@ -255,7 +265,17 @@ fn info(row: &Row<'_>) -> rusqlite::Result<RunInfo> {
         cancel_requested: column::opt_json(row, 14)?,
         parent: column::opt_parse(row, 15)?,
         lineage: column::opt_json(row, 16)?,
+        concurrency: concurrency(row, 18)?,
     })
+}
+
+/// From two columns.
+fn concurrency(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Concurrency>> {
+    let group = column::opt_parse(row, column)?;
+    let limit: Option<NonZeroU32> = row.get(column + 1)?;
+    Ok(group
+        .zip(limit)
+        .map(|(group, limit)| Concurrency { group, limit }))
 }
 
 pub fn get(conn: &Connection, id: &RunId) -> Result<Option<RunInfo>, Failure> {
@@ -427,15 +447,29 @@ pub fn children(conn: &Connection, parent: RunKey) -> Result<Vec<(RunId, ParentE
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// Runs with something to do, longest first.
-pub fn due(conn: &Connection, now: Timestamp, limit: usize) -> Result<Vec<RunId>, Failure> {
+/// Runs with something to do, longest first, without those of the groups in `but`.
+pub fn due(
+    conn: &Connection,
+    now: Timestamp,
+    limit: usize,
+    but: &[ConcurrencyGroup],
+) -> Result<Vec<DueRun>, Failure> {
     let mut query = conn.prepare_cached(
-        "SELECT id, ready_since AS since, key FROM runs WHERE ready_since IS NOT NULL
+        "SELECT id, concurrency_group, concurrency_limit, ready_since AS since, key FROM runs
+         WHERE ready_since IS NOT NULL
+             AND (concurrency_group IS NULL OR concurrency_group NOT IN (SELECT value FROM json_each(?2)))
          UNION ALL
-         SELECT id, wake_at, key FROM runs WHERE wake_at <= ?1
+         SELECT id, concurrency_group, concurrency_limit, wake_at, key FROM runs
+         WHERE wake_at <= ?1
+             AND (concurrency_group IS NULL OR concurrency_group NOT IN (SELECT value FROM json_each(?2)))
          ORDER BY since, key",
     )?;
-    let rows = query.query_map([column::time(now)], |row| column::parse(row, 0))?;
+    let rows = query.query_map(params![column::time(now), column::to_json(&but)?], |row| {
+        Ok(DueRun {
+            run: column::parse(row, 0)?,
+            concurrency: concurrency(row, 1)?,
+        })
+    })?;
     Ok(readable(rows).take(limit).collect::<rusqlite::Result<_>>()?)
 }
 
