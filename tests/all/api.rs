@@ -72,7 +72,7 @@ impl Server {
         send(as_json(self.request("POST", path), &body).header("idempotency-key", key)).await
     }
 
-    async fn put(&self, name: &str, bytes: impl Into<Vec<u8>>) -> Answer {
+    pub async fn put(&self, name: &str, bytes: impl Into<Vec<u8>>) -> Answer {
         let request = self.request("PUT", &format!("/v1/components/{name}"));
         send(
             request

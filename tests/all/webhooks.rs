@@ -2,7 +2,7 @@
 
 use hmac::{Hmac, Mac as _};
 use onemark::ids::{RunId, StreamName};
-use onemark_tests::{StoreKind, TestHost};
+use onemark_tests::{StoreKind, TestHost, webhooks};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -30,10 +30,18 @@ pub async fn call(server: &Server, path: &str, body: &str, headers: &[(&str, &st
     send(request).await
 }
 
+/// A server with the workflows deployed that other services call.
+async fn called(host: TestHost) -> Server {
+    let server = Server::over(host).await;
+    let deployed = server.put("webhooks", webhooks().to_vec()).await;
+    assert_eq!(deployed.status, StatusCode::OK, "{}", deployed.text);
+    server
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn e11_two_events_for_one_order_reach_one_run() {
     for kind in StoreKind::ALL {
-        let server = Server::over(TestHost::on(kind).await).await;
+        let server = called(TestHost::on(kind).await).await;
         let send = async |body: &str, id: &str| {
             let signature = format!("sha256={}", signature(&[body]));
             call(
@@ -77,7 +85,7 @@ async fn e11_two_events_for_one_order_reach_one_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e11_bad_and_old_signatures_write_nothing() {
-    let server = Server::over(TestHost::with_clock(StoreKind::Memory).await).await;
+    let server = called(TestHost::with_clock(StoreKind::Memory).await).await;
     let now = 1_800_000_000u64;
     let body = r#"{"id":"evt_1"}"#;
     let plain = signature(&[body]);
@@ -170,6 +178,28 @@ async fn e11_bad_and_old_signatures_write_nothing() {
         StatusCode::UNPROCESSABLE_ENTITY,
         "signed, and without an order: {}",
         timed.text
+    );
+}
+
+/// The same component may have several names; another one with its path may not.
+#[tokio::test(flavor = "multi_thread")]
+async fn e11_a_path_belongs_to_one_deployment() {
+    let server = called(TestHost::new().await).await;
+    assert_eq!(
+        server.put("again", webhooks().to_vec()).await.status,
+        StatusCode::OK
+    );
+    let mut other = webhooks().to_vec();
+    let name = other.windows(6).rposition(|bytes| bytes == b"pushed").unwrap();
+    other[name..name + 6].copy_from_slice(b"shoved");
+    let refused = server.put("other", other).await;
+    assert!(refused.status.is_client_error(), "{}", refused.text);
+    let listed = server.get("/v1/components").await;
+    assert_eq!(
+        listed.json["components"].as_array().unwrap().len(),
+        3,
+        "{}",
+        listed.text
     );
 }
 

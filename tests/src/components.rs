@@ -36,6 +36,12 @@ pub fn scheduled() -> Arc<[u8]> {
     BUILT.get_or_init(|| bytes(&built("tests/scheduled"))).clone()
 }
 
+/// The component of `tests/webhooks`.
+pub fn webhooks() -> Arc<[u8]> {
+    static BUILT: OnceLock<Arc<[u8]>> = OnceLock::new();
+    BUILT.get_or_init(|| bytes(&built("tests/webhooks"))).clone()
+}
+
 /// `tests/programs` as if its source said another variant: see `programs/src/changing.rs`.
 pub fn variant(name: &str) -> Arc<[u8]> {
     const MARKER: &[u8] = b"onemark-variant:";

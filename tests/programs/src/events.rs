@@ -107,29 +107,3 @@ async fn changes_its_mind() -> Result<Vec<String>, StepFailed> {
 async fn emits_one_thing_and_then_another() -> WorkflowResult<Vec<String>> {
     Ok(changes_its_mind().await?)
 }
-
-/// Told of orders by a shop: the first starts it, others go to it while it waits.
-#[workflow(
-    webhook(path = "shop/orders", signature = "hmac", secret_env = "SHOP_SECRET"),
-    token = "shop:{/event/order/id}",
-    retain = "1h"
-)]
-async fn shop_order(event: Value) -> WorkflowResult<Value> {
-    let more = start_hook::<Value>()?.next().await?;
-    Ok(json!([event, more]))
-}
-
-#[workflow(webhook(path = "github", signature = "github", secret_env = "SHOP_SECRET"))]
-async fn pushed(event: Value) -> WorkflowResult<Value> {
-    Ok(event)
-}
-
-#[workflow(webhook(path = "stripe", signature = "stripe", secret_env = "SHOP_SECRET"))]
-async fn charged(event: Value) -> WorkflowResult<Value> {
-    Ok(event)
-}
-
-#[workflow(webhook(path = "unset", signature = "stripe", secret_env = "NO_SECRET"))]
-async fn never_called() -> WorkflowResult<()> {
-    Ok(())
-}
