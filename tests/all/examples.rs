@@ -646,16 +646,22 @@ async fn a_report_for_each_monday_also_of_those_without_a_host() {
     ];
     host.advance(WEEK / 2);
     reported(&mondays[..1]).await;
+    // Else its last step is cut off, and filed once more over what is there.
+    let [(first, ..)] = &host.everything().await[..] else {
+        panic!("one slot has come");
+    };
+    host.output(&first.id).await;
     host.engine.shutdown().await;
     host.advance(2 * WEEK);
     let host = host.restart().await;
     reported(&mondays).await;
-    let host = host.restart().await;
     let runs = host.everything().await;
     assert_eq!(runs.len(), 3, "one for each slot");
     for (run, ..) in &runs {
         assert_eq!(host.output(&run.id).await["cents"], 1_550);
     }
+    let host = host.restart().await;
+    assert_eq!(host.everything().await.len(), 3);
     let asked = office.asked();
     let filed = asked.iter().filter(|asked| asked.method == "PUT").count();
     assert_eq!(filed, 3);

@@ -1066,7 +1066,7 @@ fn random_operations_reach_every_state() {
     let mut runner = TestRunner::deterministic();
     let ops = prop::collection::vec(op(), 100);
     let mut met = HashMap::new();
-    for _ in 0..60 {
+    for _ in 0..80 {
         for (what, count) in agree(ops.new_tree(&mut runner).unwrap().current()) {
             *met.entry(what).or_insert(0) += count;
         }
