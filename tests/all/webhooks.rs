@@ -321,3 +321,23 @@ async fn only_hooks_that_were_opened_so_have_a_url() {
     let delivered = server.post(&format!("/v1/hooks/{token}"), json!(1)).await;
     assert_eq!(delivered.status, StatusCode::ACCEPTED);
 }
+
+/// A token that somebody chose can be guessed: the fork's hook has it, and no URL.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forks_hook_under_a_chosen_token_has_no_url() {
+    for kind in StoreKind::ALL {
+        let server = Server::over(TestHost::on(kind).await).await;
+        let run = started(&server, "asks_by_url", json!({})).await;
+        let url = url_of(&server, &run).await;
+        let opened = server.host.engine.run(&run).await.unwrap().entries - 1;
+        let fork = json!({ "at": opened, "hooks": [{ "token": "chosen" }] });
+        let fork = server.post(&format!("/v1/runs/{run}/fork"), fork).await;
+        assert_eq!(fork.status, StatusCode::CREATED, "{}", fork.text);
+        let hook = server.get("/v1/hooks/chosen").await;
+        assert_eq!(hook.json["run_id"], fork.json["run_id"]);
+        assert!(hook.json["webhook"].is_null(), "{}", hook.text);
+        let guessed = server.post("/hooks/chosen", json!(1)).await;
+        assert_eq!(guessed.status, StatusCode::NOT_FOUND, "{}", guessed.text);
+        assert_eq!(server.post(&url, json!(1)).await.status, StatusCode::ACCEPTED);
+    }
+}

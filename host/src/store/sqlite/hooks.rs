@@ -71,8 +71,10 @@ pub fn copy_anew(
     at: Timestamp,
 ) -> Result<bool, Failure> {
     let metadata = spec.metadata.as_ref().map(column::to_json).transpose()?;
+    let webhook = spec.webhook.as_ref().map(column::to_json).transpose()?;
     let mut query = conn.prepare_cached(
-        "UPDATE hooks SET token = ?3, metadata = ?4, payload = ?5, claimed_at = ?6, retained_until = ?7
+        "UPDATE hooks SET token = ?3, metadata = ?4, payload = ?5, claimed_at = ?6, retained_until = ?7,
+             webhook = ?8
          WHERE run = ?1 AND hook = ?2",
     )?;
     let claimed = query.execute(params![
@@ -83,6 +85,7 @@ pub fn copy_anew(
         column::to_json(&spec.payload)?,
         at,
         decide::retained_until(at, spec),
+        webhook,
     ])?;
     Ok(claimed == 1)
 }
