@@ -9,7 +9,7 @@ use onemark::engine::{EngineConfig, Error};
 use onemark::ids::{RunId, StreamName};
 use onemark::journal::RunStatus;
 use onemark::store::RunFilter;
-use onemark_tests::{Asked, Refuse, Service, StoreKind, TestHost, example, json_of};
+use onemark_tests::{Asked, Refuse, Service, StoreKind, TestHost, example, json_of, patched};
 use serde_json::{Value, json};
 
 use crate::api::Server;
@@ -594,21 +594,6 @@ async fn an_order_that_is_called_off_in_time_is_not_sent() {
     assert!(goods.picked.is_empty() && goods.parcels.is_empty());
 }
 
-/// The component of an example that has an address in its source, with another one of the same length.
-fn example_at(name: &str, address: &str) -> Arc<[u8]> {
-    const WRITTEN: &[u8] = b"127.0.0.1:19000";
-    assert_eq!(address.len(), WRITTEN.len());
-    let mut bytes = example(name).to_vec();
-    let found: Vec<_> = (0..bytes.len() - WRITTEN.len())
-        .filter(|at| bytes[*at..].starts_with(WRITTEN))
-        .collect();
-    assert!(!found.is_empty(), "the source names its address");
-    for at in found {
-        bytes[at..at + WRITTEN.len()].copy_from_slice(address.as_bytes());
-    }
-    bytes.into()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_for_each_monday_also_of_those_without_a_host() {
     const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -627,7 +612,7 @@ async fn a_report_for_each_monday_also_of_those_without_a_host() {
     let clock = Arc::new(ManualClock::new(1_800_000_000_000));
     let http = [office.authority()];
     let host = TestHost::with(StoreKind::Sqlite, EngineConfig::default(), Some(clock), &http).await;
-    let component = example_at("cron-report", &office.authority());
+    let component = patched(&example("cron-report"), "127.0.0.1:19000", &office.authority());
     host.engine.deploy("cron-report", component).await.unwrap();
 
     let reported = async |mondays: &[&str]| {

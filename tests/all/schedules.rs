@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use onemark::engine::Error;
 use onemark::store::{PartOutcome, RunFilter, RunInfo};
-use onemark_tests::{StoreKind, TestHost, on_each_store, order, scheduled};
+use onemark_tests::{StoreKind, TestHost, on_each_store, order, patched, scheduled};
 use serde_json::{Value, json};
 
 on_each_store!(
@@ -163,19 +163,6 @@ async fn e10_a_schedule_ends_with_its_deployment(kind: StoreKind) {
     );
 }
 
-/// The component as if its source said something else of the same length.
-fn scheduled_with(written: &str, instead: &str) -> Vec<u8> {
-    assert_eq!(written.len(), instead.len());
-    let mut bytes = scheduled().to_vec();
-    let found = (0..bytes.len() - written.len()).filter(|at| bytes[*at..].starts_with(written.as_bytes()));
-    let found: Vec<_> = found.collect();
-    assert!(!found.is_empty(), "the source says `{written}`");
-    for at in found {
-        bytes[at..at + written.len()].copy_from_slice(instead.as_bytes());
-    }
-    bytes
-}
-
 async fn e10_a_schedule_that_cannot_be_read_is_not_deployed(kind: StoreKind) {
     let host = scheduled_host(kind).await;
     let before = host.engine.schedules().await.unwrap();
@@ -185,8 +172,8 @@ async fn e10_a_schedule_that_cannot_be_read_is_not_deployed(kind: StoreKind) {
         ("0 9 * * 1-5", "0 9 30 2 * ", "never"),
         ("Europe/Berlin", "Europe/Berlim", "Europe/Berlim"),
     ] {
-        let component = scheduled_with(written, instead);
-        let refused = host.engine.deploy("scheduled", component.into()).await;
+        let component = patched(&scheduled(), written, instead);
+        let refused = host.engine.deploy("scheduled", component).await;
         let Err(Error::Component(error)) = refused else {
             panic!("{instead}: {refused:?}");
         };

@@ -24,22 +24,44 @@ fn bytes(path: &Path) -> Arc<[u8]> {
     std::fs::read(path).expect("the component was just built").into()
 }
 
+/// The component of a folder, built once. Who wants another one does not wait for it.
+fn component(folder: &str) -> Arc<[u8]> {
+    type Built = Arc<OnceLock<Arc<[u8]>>>;
+    static BUILT: Mutex<Option<HashMap<String, Built>>> = Mutex::new(None);
+    let built_once = {
+        let mut all = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = all.get_or_insert_default();
+        all.entry(folder.to_owned()).or_default().clone()
+    };
+    built_once.get_or_init(|| bytes(&built(folder))).clone()
+}
+
 /// The component of `tests/programs`.
 pub fn programs() -> Arc<[u8]> {
-    static BUILT: OnceLock<Arc<[u8]>> = OnceLock::new();
-    BUILT.get_or_init(|| bytes(&built("tests/programs"))).clone()
+    component("tests/programs")
 }
 
 /// The component of `tests/scheduled`.
 pub fn scheduled() -> Arc<[u8]> {
-    static BUILT: OnceLock<Arc<[u8]>> = OnceLock::new();
-    BUILT.get_or_init(|| bytes(&built("tests/scheduled"))).clone()
+    component("tests/scheduled")
 }
 
 /// The component of `tests/webhooks`.
 pub fn webhooks() -> Arc<[u8]> {
-    static BUILT: OnceLock<Arc<[u8]>> = OnceLock::new();
-    BUILT.get_or_init(|| bytes(&built("tests/webhooks"))).clone()
+    component("tests/webhooks")
+}
+
+/// A component as if its source said something else of the same length, wherever it says this.
+pub fn patched(component: &[u8], written: &str, instead: &str) -> Arc<[u8]> {
+    assert_eq!(written.len(), instead.len());
+    let mut bytes = component.to_vec();
+    let found = (0..bytes.len() - written.len()).filter(|at| bytes[*at..].starts_with(written.as_bytes()));
+    let found: Vec<_> = found.collect();
+    assert!(!found.is_empty(), "the source says `{written}`");
+    for at in found {
+        bytes[at..at + written.len()].copy_from_slice(instead.as_bytes());
+    }
+    bytes.into()
 }
 
 /// `tests/programs` as if its source said another variant: see `programs/src/changing.rs`.
@@ -63,11 +85,5 @@ pub fn order() -> PathBuf {
 
 /// The component of `examples/{name}`.
 pub fn example(name: &str) -> Arc<[u8]> {
-    static BUILT: Mutex<Option<HashMap<String, Arc<[u8]>>>> = Mutex::new(None);
-    // Nothing is left half done by a build that failed.
-    let mut all = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    let component = all.get_or_insert_default().entry(name.to_owned());
-    component
-        .or_insert_with(|| bytes(&built(&format!("examples/{name}"))))
-        .clone()
+    component(&format!("examples/{name}"))
 }

@@ -7,7 +7,7 @@ mod host;
 mod marks;
 mod service;
 
-pub use components::{example, order, programs, scheduled, variant, webhooks};
+pub use components::{example, order, patched, programs, scheduled, variant, webhooks};
 pub use faulty::{FaultyStore, Refuse};
 pub use host::{StoreKind, TestHost, json_of, request, sandbox, token};
 pub use marks::Marks;

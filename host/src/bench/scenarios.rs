@@ -263,22 +263,24 @@ fn run_id(status: u16, answer: Value) -> Result<RunId> {
     )?)
 }
 
+/// A start of a workflow of one step, without a token.
+fn one_step(client: &reqwest::Client, url: &str, n: u64) -> reqwest::RequestBuilder {
+    let body = json!({ "workflow": "one_step", "input": { "n": n } });
+    client.post(format!("{url}/v1/runs")).json(&body)
+}
+
 async fn starts(plan: &Plan) -> Result<Vec<Figure>> {
     let lab = Lab::open(plan, EngineConfig::default()).await?;
     let server = Server::start(&lab).await?;
     let (clients, total) = (plan.clients, plan.count.unwrap_or(5_000));
-    let start = |client: &reqwest::Client, url: &str, n: u64| {
-        let body = json!({ "workflow": "one_step", "input": { "n": n } });
-        client.post(format!("{url}/v1/runs")).json(&body)
-    };
     let health = |client: &reqwest::Client, url: &str, _: u64| client.get(format!("{url}/healthz"));
-    server.load(clients, 200, start, run_id).await?;
+    server.load(clients, 200, one_step, run_id).await?;
 
     let before = bare::rows_per_second(lab.folder())?;
     let (_, http) = server.load(clients, total, health, |_, _| Ok(())).await?;
     let rows = lab.rows()?;
     let began = Instant::now();
-    let (runs, acked) = server.load(clients, total, start, run_id).await?;
+    let (runs, acked) = server.load(clients, total, one_step, run_id).await?;
     lab.engine.idle().await;
     let done = began.elapsed().as_secs_f64();
     for run in &runs {
@@ -312,15 +314,11 @@ async fn starts(plan: &Plan) -> Result<Vec<Figure>> {
 /// Starts that claim a token beside starts that claim none.
 async fn with_token(lab: &Lab, server: &Server, clients: usize, each: u64) -> Result<Figure> {
     const ROUNDS: u64 = 5;
-    let plain = |client: &reqwest::Client, url: &str, n: u64| {
-        let body = json!({ "workflow": "one_step", "input": { "n": n } });
-        client.post(format!("{url}/v1/runs")).json(&body)
-    };
     let (mut without, mut with) = (0.0, 0.0);
     // In turn, since these machines drift.
     for round in 0..ROUNDS {
         let began = Instant::now();
-        server.load(clients, each, plain, run_id).await?;
+        server.load(clients, each, one_step, run_id).await?;
         lab.engine.idle().await;
         without += began.elapsed().as_secs_f64();
 
@@ -539,12 +537,8 @@ async fn sleeping(plan: &Plan) -> Result<Vec<Figure>> {
     }
     let woken = DUE as f64 / began.elapsed().as_secs_f64();
     let server = Server::start(&lab).await?;
-    let start = |client: &reqwest::Client, url: &str, n: u64| {
-        let body = json!({ "workflow": "one_step", "input": { "n": n } });
-        client.post(format!("{url}/v1/runs")).json(&body)
-    };
     let began = Instant::now();
-    server.load(plan.clients, DUE, start, run_id).await?;
+    server.load(plan.clients, DUE, one_step, run_id).await?;
     lab.engine.idle().await;
     let started = DUE as f64 / began.elapsed().as_secs_f64();
     let figure = |what, value, unit, bare, note: &str| {

@@ -1,13 +1,10 @@
 //! `onemark runs fork`
 
-use std::io::IsTerminal as _;
-
-use anyhow::bail;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::{Answer, Client};
-use super::rerun::{confirmed, unkeyed};
+use super::rerun::{Receipt, asked_first};
 use super::{Global, output};
 use crate::journal::Seq;
 
@@ -54,25 +51,9 @@ struct Body<'a> {
     force: bool,
 }
 
-#[derive(Deserialize)]
-struct Receipt {
-    run_id: String,
-}
-
 pub async fn run(args: ForkArgs, global: &Global) -> anyhow::Result<()> {
     let client = global.client()?;
-    let answer = match ask(&client, &args, args.yes).await {
-        Err(error) if unkeyed(&error).is_some() && std::io::stdin().is_terminal() => {
-            if !confirmed(&error.to_string())? {
-                bail!("nothing was started");
-            }
-            ask(&client, &args, true).await?
-        }
-        Err(error) if unkeyed(&error).is_some() => {
-            return Err(error.context("look at the steps, then say `--yes`"));
-        }
-        answer => answer?,
-    };
+    let answer = asked_first(args.yes, async |repeat| ask(&client, &args, repeat).await).await?;
     if global.json() {
         output::print(&answer.text)?;
         return Ok(());

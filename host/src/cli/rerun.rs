@@ -37,24 +37,13 @@ struct Body<'a> {
 }
 
 #[derive(Deserialize)]
-struct Receipt {
-    run_id: String,
+pub struct Receipt {
+    pub run_id: String,
 }
 
 pub async fn run(args: RerunArgs, global: &Global) -> anyhow::Result<()> {
     let client = global.client()?;
-    let answer = match ask(&client, &args, args.yes).await {
-        Err(error) if unkeyed(&error).is_some() && std::io::stdin().is_terminal() => {
-            if !confirmed(&error.to_string())? {
-                bail!("nothing was started");
-            }
-            ask(&client, &args, true).await?
-        }
-        Err(error) if unkeyed(&error).is_some() => {
-            return Err(error.context("look at the steps, then say `--yes`"));
-        }
-        answer => answer?,
-    };
+    let answer = asked_first(args.yes, async |repeat| ask(&client, &args, repeat).await).await?;
     if global.json() {
         output::print(&answer.text)?;
         return Ok(());
@@ -76,14 +65,29 @@ async fn ask(client: &Client, args: &RerunArgs, repeat_unkeyed: bool) -> anyhow:
     client.post(&path, body, args.key.as_deref()).await
 }
 
-/// The refusal that asks whether steps may run again.
-pub fn unkeyed(error: &anyhow::Error) -> Option<&ClientError> {
-    error
-        .downcast_ref::<ClientError>()
-        .filter(|error| error.code() == "unkeyed_steps")
+/// Sends a request that repeats steps; where it is refused for steps without a key, asks whoever sits at the terminal
+/// and sends it again. `yes`: they said so before.
+pub async fn asked_first(
+    yes: bool,
+    send: impl AsyncFn(bool) -> anyhow::Result<Answer>,
+) -> anyhow::Result<Answer> {
+    let unkeyed = |error: &anyhow::Error| {
+        let error = error.downcast_ref::<ClientError>();
+        error.is_some_and(|error| error.code() == "unkeyed_steps")
+    };
+    match send(yes).await {
+        Err(error) if unkeyed(&error) && std::io::stdin().is_terminal() => {
+            if !confirmed(&error.to_string())? {
+                bail!("nothing was started");
+            }
+            send(true).await
+        }
+        Err(error) if unkeyed(&error) => Err(error.context("look at the steps, then say `--yes`")),
+        answer => answer,
+    }
 }
 
-pub fn confirmed(question: &str) -> anyhow::Result<bool> {
+fn confirmed(question: &str) -> anyhow::Result<bool> {
     let mut terminal = std::io::stderr();
     write!(terminal, "{question}. Run them again? [y/N] ")?;
     terminal.flush()?;
