@@ -166,26 +166,44 @@ async fn fanout(plan: &Plan) -> Result<Vec<Figure>> {
     let config = EngineConfig::default();
     let in_flight = config.max_attempts_per_run;
     let lab = Lab::open(plan, config).await?;
-    run_steps(&lab, "fanout", 200).await?;
+    const ROUNDS: u64 = 3;
     let most = plan.count.unwrap_or(10_000);
+    // Warm: code, caches, the database's first pages.
+    run_steps(&lab, "fanout", most).await?;
     let mut figures = Vec::new();
     for steps in [100, 1_000, most] {
+        // As many steps in all, whatever the size of a run.
+        let runs = (ROUNDS * most / steps).max(1);
+        let mut alone = 0.0;
+        for _ in 0..runs.min(100) {
+            alone += run_steps(&lab, "fanout", 1).await?;
+        }
+        let alone = alone / runs.min(100) as f64;
+        let all = (steps * runs) as f64;
         let before = bare::rows_per_second(lab.folder())?;
         let rows = lab.rows()?;
-        let seconds = run_steps(&lab, "fanout", steps).await?;
-        let rows = (lab.rows()? - rows) as f64 / steps as f64;
+        let mut seconds = 0.0;
+        for _ in 0..runs {
+            seconds += run_steps(&lab, "fanout", steps).await?;
+        }
+        let rows = (lab.rows()? - rows) as f64 / all;
         let row = 1.0 / mean(before, bare::rows_per_second(lab.folder())?);
         let attempt = bare::attempt_seconds(&lab).await?;
         let cpu = attempt + rows * row;
         let bare = (cores() / cpu).min(1.0 / (rows * row));
+        // What a run costs by itself, however many steps it has, apart.
+        let step = (seconds / runs as f64 - alone) / (steps.max(2) - 1) as f64;
         let note = format!(
-            "{in_flight} in flight; bare: an attempt {} + {rows:.1} rows of {}, on {} cores",
+            "{in_flight} in flight; {} a step beyond the {} of a run with one; bare: an attempt {} + {rows:.1} rows of \
+             {}, on {} cores",
+            micros(step),
+            micros(alone),
             micros(attempt),
             micros(row),
             cores()
         );
-        let value = steps as f64 / seconds;
-        let what = format!("{steps} steps");
+        let value = all / seconds;
+        let what = format!("{steps} a run");
         figures.push(Scenario::Fanout.figure(what, value, "steps/s", Some(bare), note));
     }
     Ok(figures)

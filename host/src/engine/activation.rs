@@ -33,6 +33,10 @@ const VISIBLE_AFTER: Duration = Duration::from_millis(50);
 /// How long to wait before writing again when the store could not.
 pub const WRITE_RETRY: Duration = Duration::from_millis(100);
 
+/// Steps that a commit takes up beyond those that have begun. A commit of many thousands would hold up the attempts
+/// that end meanwhile, since only so many outcomes may wait.
+const SCHEDULED_PER_COMMIT: usize = 256;
+
 /// Why an activation was ended from this side.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
@@ -137,6 +141,8 @@ pub struct Activation {
     news: bool,
     /// Entries that the next commit carries.
     unsaved: Vec<NewEntry>,
+    /// Steps that have not begun, in order of call; commits take them up by and by: see [`SCHEDULED_PER_COMMIT`].
+    scheduled: VecDeque<(CallNo, NewEntry)>,
     /// The outcomes among them, for the common bound of their size.
     kept: Vec<Kept>,
     /// When they must be visible.
@@ -188,7 +194,17 @@ impl Owner for Activation {
         Ok(())
     }
 
+    fn ahead(&mut self, replay: &mut Replay) -> anyhow::Result<()> {
+        if replay.is_at_end() && !replay.has_new_effect() {
+            self.absorb(replay);
+            self.news |= self.collect(replay)?;
+            self.begin_more(replay)?;
+        }
+        Ok(())
+    }
+
     fn leftover(&mut self) -> Vec<NewEntry> {
+        self.take_up(usize::MAX);
         std::mem::take(&mut self.unsaved)
     }
 }
@@ -223,6 +239,7 @@ impl Activation {
             cut_at: None,
             news: false,
             unsaved: Vec::new(),
+            scheduled: VecDeque::new(),
             kept: Vec::new(),
             flush_at: None,
             flush: Box::pin(tokio::time::sleep(VISIBLE_AFTER)),
@@ -261,7 +278,8 @@ impl Activation {
             if !self.held.is_empty() {
                 return self.wait_for_a_person(replay).await;
             }
-            if std::mem::take(&mut self.news) || !self.committing.is_empty() {
+            let many = self.scheduled.len() > SCHEDULED_PER_COMMIT;
+            if std::mem::take(&mut self.news) || !self.committing.is_empty() || many {
                 self.save(replay, None).await?;
                 return Ok(());
             }
@@ -276,7 +294,13 @@ impl Activation {
 
     /// Takes over what the guest asked for since it last waited.
     fn absorb(&mut self, replay: &mut Replay) {
-        for new in replay.drain_new() {
+        let new = replay.drain_new();
+        let only_steps = new.iter().all(NewEntry::is_step);
+        if !only_steps {
+            // Calls are written in the order in which they were made.
+            self.take_up(usize::MAX);
+        }
+        for new in new {
             if let NewEntry::Event { event, body } = &new {
                 match event {
                     Event::StepScheduled {
@@ -300,8 +324,14 @@ impl Activation {
                             self.news = true;
                             continue;
                         }
-                        self.steps.insert(*call, step);
-                        self.ready.push_back(*call);
+                        let call = *call;
+                        self.steps.insert(call, step);
+                        self.ready.push_back(call);
+                        if only_steps {
+                            self.scheduled.push_back((call, new));
+                            self.flush_soon();
+                            continue;
+                        }
                     }
                     Event::Abandoned { call } => {
                         self.steps.remove(call);
@@ -319,6 +349,20 @@ impl Activation {
             // Whatever else is at work, a timer that was set must be armed soon.
             self.flush_soon();
         }
+    }
+
+    /// The next commit carries the steps up to this call, scheduled before.
+    fn take_up_to(&mut self, call: CallNo) {
+        let count = self
+            .scheduled
+            .partition_point(|(scheduled, _)| *scheduled <= call);
+        self.take_up(count);
+    }
+
+    fn take_up(&mut self, count: usize) {
+        let count = count.min(self.scheduled.len());
+        self.unsaved
+            .extend(self.scheduled.drain(..count).map(|(_, new)| new));
     }
 
     /// When the first timer that is not yet committed comes due.
@@ -380,6 +424,7 @@ impl Activation {
 
     /// The run is to end: steps without an attempt get none, those with one get a grace time.
     fn cancel_steps(&mut self) {
+        self.take_up(usize::MAX);
         let mut calls: Vec<_> = self.steps.keys().copied().collect();
         calls.sort_unstable();
         for call in calls {
@@ -503,6 +548,7 @@ impl Activation {
     /// nothing else begins, and then the run goes on from its journal: if somebody has decided by then.
     async fn wait_for_a_person(&mut self, replay: &mut Replay) -> Outcome<()> {
         self.queued = None;
+        self.take_up(usize::MAX);
         self.save(replay, None).await?;
         let now = self.engine.0.clock.now();
         let mut steps = replay.work().steps.iter();
@@ -649,6 +695,7 @@ impl Activation {
         let attempt = step.attempts;
         let begins_committed = step.options.begins_committed();
         let started = Event::AttemptStarted { call, attempt };
+        self.take_up_to(call);
         self.unsaved.push(NewEntry::event(started));
         self.flush_soon();
         if begins_committed {
@@ -764,7 +811,7 @@ impl Activation {
                 None => std::future::pending().await,
             }
         };
-        let unsaved = !self.unsaved.is_empty() || self.logs.is_waiting();
+        let unsaved = !self.unsaved.is_empty() || !self.scheduled.is_empty() || self.logs.is_waiting();
         let flush_at = self.flush_at.filter(|_| unsaved);
         let logs = self.logs.clone();
         let alone = async {
@@ -843,6 +890,10 @@ impl Activation {
 
     /// Commits what is unsaved. True when the run now rests.
     async fn save(&mut self, replay: &mut Replay, park: Option<Park>) -> Outcome<bool> {
+        self.take_up(match park {
+            Some(_) => usize::MAX,
+            None => SCHEDULED_PER_COMMIT,
+        });
         let entries = std::mem::take(&mut self.unsaved);
         let kept = std::mem::take(&mut self.kept);
         let committing = self.committing.len();
@@ -864,7 +915,10 @@ impl Activation {
                     biased;
                     saved = &mut saving => break saved,
                     Some(ended) = self.attempts.join_next(), if failed.is_ok() => {
-                        failed = self.replace(ended, replay);
+                        failed = self.ended(ended, replay).and_then(|news| {
+                            self.news |= news;
+                            self.begin_more(replay)
+                        });
                     }
                 }
             },
@@ -887,14 +941,13 @@ impl Activation {
         self.sequence.prepare(make).await;
     }
 
-    /// Takes in an attempt that ended while others are saved, and begins another in its place; as many as may run at
-    /// once, so that no more than those can be cut off unsaved.
-    fn replace(&mut self, ended: Result<(CallNo, Ended), JoinError>, replay: &Replay) -> Outcome<()> {
-        self.news |= self.ended(ended, replay)?;
-        if self.kept.len() < self.engine.0.config.max_attempts_per_run {
-            self.begin_attempts(replay)?;
+    /// Begins attempts in place of those that ended while nothing is saved, until twice as many outcomes wait as
+    /// attempts may run at once: no more than those can be lost.
+    fn begin_more(&mut self, replay: &Replay) -> Outcome<()> {
+        match self.kept.len() < 2 * self.engine.0.config.max_attempts_per_run {
+            true => self.begin_attempts(replay),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn apply(&mut self, replay: &mut Replay, entries: Vec<Entry>) -> Outcome<()> {

@@ -559,6 +559,17 @@ impl NewEntry {
             body: Some(body),
         }
     }
+
+    /// Whether this schedules a step.
+    pub fn is_step(&self) -> bool {
+        matches!(
+            self,
+            Self::Event {
+                event: Event::StepScheduled { .. },
+                ..
+            }
+        )
+    }
 }
 
 impl Event {

@@ -339,6 +339,16 @@ impl Replay {
         self.horizon + 1 < self.resumed || (self.next_call as usize) < self.calls.len()
     }
 
+    /// Whether the guest has made every call that the journal holds and observed every entry.
+    pub fn is_at_end(&self) -> bool {
+        self.horizon + 1 == self.entries.len() && self.next_call as usize >= self.calls.len()
+    }
+
+    /// How many entries [`Self::drain_new`] would hand over, those for payloads apart.
+    pub fn new_entries(&self) -> usize {
+        self.new.len()
+    }
+
     /// The newest entry that the guest has observed.
     pub fn horizon(&self) -> Seq {
         self.entries[self.horizon].seq

@@ -83,6 +83,7 @@ impl Host for Guest {
         };
         let promise = replay.step(&name, &input, pinned)?;
         self.ask((name.len() + input.len() + options.len()) as u64)?;
+        self.workflow("steps.call")?.go_ahead()?;
         Ok(Resource::new_own(promise))
     }
 

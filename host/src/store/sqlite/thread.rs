@@ -115,6 +115,7 @@ impl Writer {
             },
             queue,
             commits: 0,
+            in_time: true,
             after_commit,
             stopped: stopped.clone(),
             taken: None,
@@ -171,6 +172,8 @@ struct Thread {
     writing: Writing,
     queue: mpsc::Receiver<Box<dyn Request>>,
     commits: u64,
+    /// The last request came before the writer would sleep.
+    in_time: bool,
     after_commit: Option<AfterCommit>,
     stopped: Arc<OnceLock<StoreError>>,
     /// The epoch of this process, once it has taken the database over.
@@ -202,9 +205,10 @@ impl Thread {
     /// Takes everything that waits; false once nobody can send any more.
     fn receive(&mut self, batch: &mut Vec<Box<dyn Request>>) -> bool {
         // Whoever was just answered often asks again at once. To sleep and be woken costs more than to look
-        // for a moment; others that want this core get it.
+        // for a moment; others that want this core get it. Where the last request did not come in time, the next
+        // will hardly.
         let lingered = Instant::now();
-        while lingered.elapsed() < LINGER {
+        while self.in_time && lingered.elapsed() < LINGER {
             match self.queue.try_recv() {
                 Ok(request) => {
                     batch.push(request);
@@ -219,7 +223,9 @@ impl Thread {
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
-        self.queue.blocking_recv_many(batch, QUEUE) > 0
+        let received = self.queue.blocking_recv_many(batch, QUEUE) > 0;
+        self.in_time = lingered.elapsed() < LINGER;
+        received
     }
 
     /// Applies a batch in one transaction. On an error nothing of it is written, or, if it is fatal, nobody
