@@ -19,6 +19,7 @@ mod determinism;
 mod events;
 mod eviction;
 mod examples;
+mod fanout;
 mod faults;
 mod forks;
 mod flow_control;

@@ -898,6 +898,9 @@ impl Activation {
         let kept = std::mem::take(&mut self.kept);
         let committing = self.committing.len();
         self.flush_at = None;
+        if !self.scheduled.is_empty() {
+            self.flush_soon();
+        }
         let (engine, run) = (self.engine.clone(), self.run.clone());
         // Sent to the store before anything else is done.
         let logs = self.logs.clone();
