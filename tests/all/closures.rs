@@ -149,3 +149,27 @@ async fn closures_one_after_another() {
     assert_eq!(host.journal(&run).await.len(), 2 + 3 * 200);
     host.agrees(&run).await;
 }
+
+/// In a row of closures replicas are made ahead, for a call that may turn out to be another one, or a second attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_closures_with_others_between() {
+    const N: usize = 60;
+    for kind in StoreKind::ALL {
+        let host = TestHost::on(kind).await;
+        let (run, output) = host.completes("closure_rows", json!({ "n": N })).await;
+        let output: Vec<String> = serde_json::from_value(output).unwrap();
+        let mut letters = 0;
+        for (i, entry) in output.iter().enumerate() {
+            let expected = match i % 8 {
+                5 => "BETWEEN".to_owned(),
+                _ => format!("{i}: {i} before, {letters} letters, "),
+            };
+            assert!(entry.starts_with(&expected), "{i}: {entry}");
+            letters += entry.len();
+        }
+        let failed = host.events(&run).await;
+        let failed = failed.iter().filter(|event| **event == "attempt_failed");
+        assert_eq!(failed.count(), (0..N).filter(|i| i % 8 == 4).count());
+        host.agrees(&run).await;
+    }
+}

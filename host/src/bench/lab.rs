@@ -36,7 +36,10 @@ impl Lab {
     pub async fn with_clock(plan: &Plan, config: EngineConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let folder = TempDir::new_in(&plan.folder).context("no folder for the database")?;
         let store = SqliteStore::open(folder.path().join("bench.db"), SqliteOptions::default())?;
-        let sandbox = Sandbox::new(SandboxConfig::default())?;
+        let sandbox = Sandbox::new(SandboxConfig {
+            code_cache: Some(folder.path().join("code")),
+            ..SandboxConfig::default()
+        })?;
         let bytes: Arc<[u8]> = std::fs::read(&plan.component)
             .with_context(|| format!("{} cannot be read", plan.component.display()))?
             .into();

@@ -676,16 +676,24 @@ impl Activation {
             attempt: step.attempts + 1,
         });
         let running: AttemptFuture = if step.closure {
-            let replica = Replay::replica(replay.entries().to_vec(), call, step.step.clone());
-            let replica = replica.map_err(Stop::Replay)?;
-            let request = step.closure_request(&self.run, replica, logs, effects, blobs);
+            let mut ahead = self.sequence.closure();
+            let ahead = ahead.take_if(|ahead| ahead.leads_to(call, &step.step, replay.entries()));
+            let replica = match ahead {
+                Some(replica) => replica,
+                None => {
+                    let (run, entries) = (self.run.clone(), replay.entries().to_vec());
+                    let replica = sandbox.replica(&component, run, entries, (call, step.step.clone()));
+                    replica.map_err(Stop::Replay)?
+                }
+            };
+            let request = step.closure_request(&self.run, logs, effects, blobs);
             Box::pin(async move {
-                let end = sandbox.run_closure(&component, request).await;
+                let end = sandbox.run_closure(replica, request).await;
                 Ended::new(end, None, &backlog, permit)
             })
         } else {
             let request = step.request(&self.run, self.limits.clone(), logs, effects, blobs);
-            let fresh = self.sequence.fresh();
+            let fresh = self.sequence.step();
             Box::pin(async move {
                 let (end, spent) = sandbox.run_step_in(fresh, &component, request).await;
                 Ended::new(end, Some(spent), &backlog, permit)
@@ -693,7 +701,7 @@ impl Activation {
         };
         step.attempts += 1;
         let attempt = step.attempts;
-        let begins_committed = step.options.begins_committed();
+        let (closure, begins_committed) = (step.closure, step.options.begins_committed());
         let started = Event::AttemptStarted { call, attempt };
         self.take_up_to(call);
         self.unsaved.push(NewEntry::event(started));
@@ -701,7 +709,7 @@ impl Activation {
         if begins_committed {
             self.committing.push((call, running));
         } else if self.attempts_begun() == 0 && self.ready.is_empty() {
-            self.sequence.goes_on();
+            self.sequence.goes_on(closure);
             self.alone = Some((call, running));
         } else {
             self.sequence.ends();
@@ -908,7 +916,7 @@ impl Activation {
         let saved = tokio::select! {
             biased;
             saved = &mut saving => Some(saved),
-            () = self.prepare_next() => None,
+            () = self.prepare_next(replay) => None,
         };
         let mut failed = Ok(());
         let saved = match saved {
@@ -938,10 +946,16 @@ impl Activation {
     }
 
     /// In a sequence of attempts: wipes the last one's instance and makes the next one's.
-    async fn prepare_next(&mut self) {
+    async fn prepare_next(&mut self, replay: &Replay) {
         let (sandbox, component, limits) = (&self.engine.0.sandbox, &self.component, &self.limits);
-        let make = async || sandbox.step_instance(component, limits).await;
-        self.sequence.prepare(make).await;
+        let step = async || sandbox.step_instance(component, limits).await;
+        let closure = || {
+            let (entries, calls) = (replay.entries().to_vec(), replay.calls_made());
+            let replica = sandbox.replica_ahead(component, self.run.clone(), entries, calls);
+            // What is wrong with the journal shows where it is read.
+            replica.ok()
+        };
+        self.sequence.prepare(step, closure).await;
     }
 
     /// Begins attempts in place of those that ended while nothing is saved, until twice as many outcomes wait as

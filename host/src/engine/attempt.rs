@@ -7,7 +7,7 @@ use crate::clock;
 use crate::ids::RunId;
 use crate::journal::{
     AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
-    Replay, StepOptions, Then, Timestamp, checked_json, shortened,
+    StepOptions, Then, Timestamp, checked_json, shortened,
 };
 use crate::sandbox::{
     AttemptEnd, AttemptRequest, BlobStore, ClosureRequest, LogSink, StepEffects, Trap, TrapKind,
@@ -55,14 +55,11 @@ impl Pending {
     pub fn closure_request(
         &self,
         run: &RunId,
-        replay: Replay,
         logs: Arc<dyn LogSink>,
         effects: Arc<dyn StepEffects>,
         blobs: Arc<dyn BlobStore>,
     ) -> ClosureRequest {
         ClosureRequest {
-            run: run.clone(),
-            replay,
             attempt: self.attempts + 1,
             idempotency_key: self.idempotency_key(run),
             timeout: self.timeout(),

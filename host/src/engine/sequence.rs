@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::sandbox::{SpentInstance, StepInstance};
+use crate::sandbox::{Replica, SpentInstance, StepInstance};
 
 /// From so many attempts in a row on, the next one's instance is made ahead. Fewer are often all that a run has.
 const LENGTH: u32 = 3;
@@ -27,9 +27,17 @@ impl Ahead {
 /// Of one activation.
 pub struct Sequence {
     room: Ahead,
+    /// How many attempts in a row were of a step, or of a closure.
     attempts: u32,
-    fresh: Option<(StepInstance, OwnedSemaphorePermit)>,
+    of_closures: bool,
+    fresh: Option<(Fresh, OwnedSemaphorePermit)>,
     spent: Option<SpentInstance>,
+}
+
+enum Fresh {
+    Step(StepInstance),
+    /// On its way to where it waits for its closure.
+    Closure(Box<Replica>),
 }
 
 impl Sequence {
@@ -37,13 +45,18 @@ impl Sequence {
         Self {
             room,
             attempts: 0,
+            of_closures: false,
             fresh: None,
             spent: None,
         }
     }
 
     /// Another attempt runs while no other does.
-    pub fn goes_on(&mut self) {
+    pub fn goes_on(&mut self, closure: bool) {
+        if std::mem::replace(&mut self.of_closures, closure) != closure {
+            self.ends();
+            self.of_closures = closure;
+        }
         self.attempts = self.attempts.saturating_add(1);
     }
 
@@ -52,9 +65,20 @@ impl Sequence {
         *self = Self::new(self.room.clone());
     }
 
-    /// The instance for the next attempt, if one was made.
-    pub fn fresh(&mut self) -> Option<StepInstance> {
-        self.fresh.take().map(|(instance, _)| instance)
+    /// The instance for the next attempt, of a step, if one was made.
+    pub fn step(&mut self) -> Option<StepInstance> {
+        match self.fresh.take()?.0 {
+            Fresh::Step(instance) => Some(instance),
+            Fresh::Closure(_) => None,
+        }
+    }
+
+    /// The replica for the next attempt, of a closure, if one was made.
+    pub fn closure(&mut self) -> Option<Replica> {
+        match self.fresh.take()?.0 {
+            Fresh::Closure(replica) => Some(*replica),
+            Fresh::Step(_) => None,
+        }
     }
 
     /// Keeps an instance that has had its attempt until [`Self::prepare`].
@@ -62,15 +86,31 @@ impl Sequence {
         self.spent = spent;
     }
 
-    /// Wipes the last attempt's instance and makes the next one's.
-    pub async fn prepare(&mut self, make: impl AsyncFnOnce() -> wasmtime::Result<StepInstance>) {
+    /// Wipes the last attempt's instance and makes the next one's. Where this is dropped, what was begun is gone on with
+    /// later.
+    pub async fn prepare(
+        &mut self,
+        step: impl AsyncFnOnce() -> wasmtime::Result<StepInstance>,
+        closure: impl FnOnce() -> Option<Replica>,
+    ) {
         self.spent = None;
-        if self.attempts < LENGTH || self.fresh.is_some() {
+        if self.attempts < LENGTH {
             return;
         }
-        if let Ok(place) = self.room.0.clone().try_acquire_owned() {
+        if self.fresh.is_none()
+            && let Ok(place) = self.room.0.clone().try_acquire_owned()
+        {
             // An attempt whose instance cannot be made says so itself.
-            self.fresh = make().await.ok().map(|instance| (instance, place));
+            let fresh = match self.of_closures {
+                true => closure().map(|replica| Fresh::Closure(Box::new(replica))),
+                false => step().await.ok().map(Fresh::Step),
+            };
+            self.fresh = fresh.map(|fresh| (fresh, place));
+        }
+        if let Some((Fresh::Closure(replica), _)) = &mut self.fresh
+            && !replica.gets_ready().await
+        {
+            self.fresh = None;
         }
     }
 }

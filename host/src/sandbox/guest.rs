@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rand_core::{Rng as _, SeedableRng as _, TryRng};
@@ -88,9 +88,10 @@ pub struct WorkflowGuest {
 
 /// A workflow guest that was made to run one of its closures.
 pub struct ReplicaGuest {
-    pub attempt: StepGuest,
-    /// The guest is in its closure: from here on it is a step.
-    pub in_closure: bool,
+    /// Its attempt, once that is known.
+    pub given: Arc<Mutex<Option<StepGuest>>>,
+    /// Taken from there when the guest is in its closure: from here on it is a step.
+    pub attempt: Option<StepGuest>,
 }
 
 pub struct StepGuest {
@@ -176,10 +177,7 @@ impl Guest {
     pub fn attempt(&mut self) -> Option<&mut StepGuest> {
         match &mut self.role {
             Role::Step(step) => Some(step),
-            Role::Workflow(workflow) => match &mut workflow.replica {
-                Some(replica) if replica.in_closure => Some(&mut replica.attempt),
-                _ => None,
-            },
+            Role::Workflow(workflow) => workflow.replica.as_mut()?.attempt.as_mut(),
             Role::Waiting | Role::Describe => None,
         }
     }

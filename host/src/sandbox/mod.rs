@@ -25,7 +25,7 @@ mod trap;
 mod workflow;
 
 pub use blobs::{BlobReader, BlobStore, BlobWriter, NoBlobs};
-pub use closure::ClosureRequest;
+pub use closure::{ClosureRequest, Replica};
 pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use effects::{NoEffects, StepEffects};
 pub use grants::{HttpGrant, HttpGrantError};

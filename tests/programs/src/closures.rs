@@ -155,6 +155,38 @@ async fn closure_sequence(n: u64) -> WorkflowResult<u64> {
     Ok(sum)
 }
 
+/// Closures in rows, which other things interrupt: what each sees of all before it.
+#[workflow]
+async fn closure_rows(n: u64) -> WorkflowResult<Vec<String>> {
+    let mut seen: Vec<String> = Vec::new();
+    for i in 0..n {
+        let drawn = random();
+        let look = || async {
+            if i % 8 == 4 && step_info().attempt == 1 {
+                return Err(StepFailed::retry("the first time"));
+            }
+            let letters: usize = seen.iter().map(String::len).sum();
+            Ok(format!("{i}: {} before, {letters} letters, {drawn}", seen.len()))
+        };
+        let closure = || step("look", look).backoff(Duration::from_millis(1));
+        let entry = match i % 8 {
+            5 => plain_step("between").await?,
+            6 => {
+                sleep(Duration::from_millis(1)).await?;
+                closure().await?
+            }
+            7 => {
+                let (a, b) = try_join!(closure(), closure())?;
+                assert_eq!(a, b);
+                a
+            }
+            _ => closure().await?,
+        };
+        seen.push(entry);
+    }
+    Ok(seen)
+}
+
 /// N closures at once, each with a hook that was opened just before.
 #[workflow]
 async fn closures_together(n: u64) -> WorkflowResult<Vec<String>> {

@@ -141,8 +141,13 @@ impl Replay {
     /// As [`Replay::resume`].
     pub fn replica(entries: Vec<Entry>, call: CallNo, closure: String) -> Result<Self> {
         let mut replay = Self::new(entries, false)?;
-        replay.replica = Some(Replica { call, closure });
+        replay.end_at(call, closure);
         Ok(replay)
+    }
+
+    /// From now on as [`Replay::replica`]: the guest waits, and has not made that call yet.
+    pub fn end_at(&mut self, call: CallNo, closure: String) {
+        self.replica = Some(Replica { call, closure });
     }
 
     /// Replays `entries` and stops at their end.
@@ -262,6 +267,11 @@ impl Replay {
     /// How many calls the journal holds.
     pub fn calls_recorded(&self) -> usize {
         self.calls.len()
+    }
+
+    /// How many calls the guest has made, committed or not.
+    pub fn calls_made(&self) -> CallNo {
+        self.next_call
     }
 
     /// The recorded call of that number.

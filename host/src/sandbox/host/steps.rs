@@ -1,5 +1,7 @@
 //! `onemark:workflow/steps`.
 
+use std::sync::PoisonError;
+
 use wasmtime::StoreContextMut;
 use wasmtime::component::Resource;
 
@@ -97,7 +99,7 @@ impl Host for Guest {
 
     fn finish(&mut self, outcome: Result<String, String>) -> wasmtime::Result<()> {
         match &self.role {
-            Role::Workflow(workflow) if workflow.replica.as_ref().is_some_and(|r| r.in_closure) => {
+            Role::Workflow(workflow) if workflow.replica.as_ref().is_some_and(|r| r.attempt.is_some()) => {
                 Err(Finished(outcome).into())
             }
             _ => Err(Refused("`steps.finish` ends a closure step, and none is running".into()).into()),
@@ -141,7 +143,8 @@ pub fn begin(mut store: StoreContextMut<'_, Guest>, name: &str, options: &str) -
     let limits = workflow.replay.started().limits.clone();
     workflow.time.turn_real();
     if let Some(replica) = &mut workflow.replica {
-        replica.in_closure = true;
+        let mut given = replica.given.lock().unwrap_or_else(PoisonError::into_inner);
+        replica.attempt = given.take();
     }
     guest.logs.set_silent(false);
     // What the workflow has taken stays taken.
