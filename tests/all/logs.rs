@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use onemark::engine::{FollowedLogs, FollowingLogs};
 use onemark::ids::RunId;
 use onemark::journal::{Entry, Event, Limits, LogLevel, LogLine, NewEntry, Replay, RunStatus};
-use onemark::sandbox::{AttemptEnd, AttemptRequest, Line, LogSink, NoBlobs, NoEffects, Owner, WorkflowEnd};
+use onemark::sandbox::{
+    Attempt, AttemptEnd, AttemptRequest, Line, LogSink, NoBlobs, NoEffects, Owner, WorkflowEnd,
+};
 use onemark::store::{LogFilter, LogPage};
 use onemark_tests::{Marks, StoreKind, TestHost, on_each_store, programs, sandbox};
 use serde_json::json;
@@ -78,13 +80,15 @@ async fn step_writes(to: &str, n: u64, bytes: usize) -> Vec<(LogLevel, String)> 
     let request = AttemptRequest {
         step: "writes".into(),
         input: json!({ "to": to, "n": n, "bytes": bytes }).to_string().into(),
-        attempt: 1,
-        idempotency_key: "key".into(),
-        timeout: Duration::from_secs(60),
         limits: Limits::default(),
-        logs: lines.clone(),
-        effects: Arc::new(NoEffects),
-        blobs: Arc::new(NoBlobs),
+        attempt: Attempt {
+            number: 1,
+            idempotency_key: "key".into(),
+            timeout: Duration::from_secs(60),
+            logs: lines.clone(),
+            effects: Arc::new(NoEffects),
+            blobs: Arc::new(NoBlobs),
+        },
     };
     let end = sandbox.run_step(&component, request).await;
     assert_eq!(end, AttemptEnd::Returned(Ok("null".into())));

@@ -11,7 +11,7 @@ use super::lab::Lab;
 use crate::engine::verify;
 use crate::ids::{RunId, Tags};
 use crate::journal::{Body, Entry, Event, Limits, Started, StepOptions};
-use crate::sandbox::{AttemptEnd, AttemptRequest, NoBlobs, NoEffects, NoLogs};
+use crate::sandbox::{Attempt, AttemptEnd, AttemptRequest, NoBlobs, NoEffects, NoLogs};
 
 /// The rows that one step leaves, as the store writes them.
 pub const ROWS_PER_STEP: u64 = 3;
@@ -107,13 +107,15 @@ pub async fn attempt_seconds(lab: &Lab) -> Result<f64> {
         let request = AttemptRequest {
             step: "nothing".into(),
             input: r#"{"n":1234}"#.into(),
-            attempt: 1,
-            idempotency_key: "bench".into(),
-            timeout: Duration::from_secs(60),
             limits: Limits::default(),
-            logs: Arc::new(NoLogs),
-            effects: Arc::new(NoEffects),
-            blobs: Arc::new(NoBlobs),
+            attempt: Attempt {
+                number: 1,
+                idempotency_key: "bench".into(),
+                timeout: Duration::from_secs(60),
+                logs: Arc::new(NoLogs),
+                effects: Arc::new(NoEffects),
+                blobs: Arc::new(NoBlobs),
+            },
         };
         let end = lab.sandbox.run_step(&lab.component, request).await;
         ensure!(matches!(end, AttemptEnd::Returned(Ok(_))), "an attempt: {end:?}");

@@ -24,7 +24,7 @@ use crate::journal::{
     Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, LastAttempt, Limits,
     NewEntry, OpenStep, Replay, Timestamp,
 };
-use crate::sandbox::{AttemptEnd, Component, Owner, SpentInstance};
+use crate::sandbox::{AttemptEnd, AttemptRequest, Component, Owner, SpentInstance};
 use crate::store::{Append, Appended, Park, StoreError};
 
 /// An attempt that runs this long is made visible in the journal, whatever else happens.
@@ -675,6 +675,7 @@ impl Activation {
             call,
             attempt: step.attempts + 1,
         });
+        let attempt = step.attempt(&self.run, logs, effects, blobs);
         let running: AttemptFuture = if step.closure {
             let mut ahead = self.sequence.closure();
             let ahead = ahead.take_if(|ahead| ahead.leads_to(call, &step.step, replay.entries()));
@@ -686,13 +687,17 @@ impl Activation {
                     replica.map_err(Stop::Replay)?
                 }
             };
-            let request = step.closure_request(&self.run, logs, effects, blobs);
             Box::pin(async move {
-                let end = sandbox.run_closure(replica, request).await;
+                let end = sandbox.run_closure(replica, attempt).await;
                 Ended::new(end, None, &backlog, permit)
             })
         } else {
-            let request = step.request(&self.run, self.limits.clone(), logs, effects, blobs);
+            let request = AttemptRequest {
+                step: step.step.clone(),
+                input: step.input.clone(),
+                limits: self.limits.clone(),
+                attempt,
+            };
             let fresh = self.sequence.step();
             Box::pin(async move {
                 let (end, spent) = sandbox.run_step_in(fresh, &component, request).await;

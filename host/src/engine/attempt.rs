@@ -9,9 +9,7 @@ use crate::journal::{
     AttemptError, Body, CallNo, Divergence, Event, Failure, FailureKind, Limits, MAX_MESSAGE_BYTES, NewEntry,
     StepOptions, Then, Timestamp, checked_json, shortened,
 };
-use crate::sandbox::{
-    AttemptEnd, AttemptRequest, BlobStore, ClosureRequest, LogSink, StepEffects, Trap, TrapKind,
-};
+use crate::sandbox::{Attempt, AttemptEnd, BlobStore, LogSink, StepEffects, Trap, TrapKind};
 
 /// A step that wants an attempt.
 #[derive(Debug, Clone)]
@@ -31,36 +29,16 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub fn request(
-        &self,
-        run: &RunId,
-        limits: Limits,
-        logs: Arc<dyn LogSink>,
-        effects: Arc<dyn StepEffects>,
-        blobs: Arc<dyn BlobStore>,
-    ) -> AttemptRequest {
-        AttemptRequest {
-            step: self.step.clone(),
-            input: self.input.clone(),
-            attempt: self.attempts + 1,
-            idempotency_key: self.idempotency_key(run),
-            timeout: self.timeout(),
-            limits,
-            logs,
-            effects,
-            blobs,
-        }
-    }
-
-    pub fn closure_request(
+    /// The next attempt.
+    pub fn attempt(
         &self,
         run: &RunId,
         logs: Arc<dyn LogSink>,
         effects: Arc<dyn StepEffects>,
         blobs: Arc<dyn BlobStore>,
-    ) -> ClosureRequest {
-        ClosureRequest {
-            attempt: self.attempts + 1,
+    ) -> Attempt {
+        Attempt {
+            number: self.attempts + 1,
             idempotency_key: self.idempotency_key(run),
             timeout: self.timeout(),
             logs,

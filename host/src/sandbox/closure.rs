@@ -4,36 +4,21 @@
 //! an instance that replays the journal up to the closure, runs it there as a step, and is thrown away. In a row of
 //! closures the next one's replica is made ahead, while the last one's outcome is saved.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use super::blobs::BlobStore;
 use super::component::Component;
-use super::effects::StepEffects;
 use super::guest::{ReplicaGuest, StepGuest, WorkflowGuest};
-use super::logs::{GuestLog, LogSink, NoLogs};
+use super::logs::{GuestLog, NoLogs};
 use super::runtime::Sandbox;
-use super::step::AttemptEnd;
+use super::step::{Attempt, AttemptEnd};
 use super::trap::{Trap, TrapKind};
 use super::workflow::{Owner, WorkflowEnd, end_of};
 use crate::ids::RunId;
 use crate::journal::{CallNo, Entry, GuestError, NewEntry, Replay};
-
-/// What an attempt of a closure is made with.
-pub struct ClosureRequest {
-    /// From 1.
-    pub attempt: u32,
-    pub idempotency_key: String,
-    pub timeout: Duration,
-    pub logs: Arc<dyn LogSink>,
-    pub effects: Arc<dyn StepEffects>,
-    pub blobs: Arc<dyn BlobStore>,
-}
 
 /// The closure's outcome, carried through the guest's stack: `finish` does not return.
 #[derive(Debug, thiserror::Error)]
@@ -213,20 +198,11 @@ impl Sandbox {
     }
 
     /// Runs one attempt to its end or its deadline, whichever comes first. Dropping the future ends it too.
-    pub async fn run_closure(&self, replica: Replica, request: ClosureRequest) -> AttemptEnd {
-        replica.logs.set_sink(request.logs);
-        let attempt = StepGuest {
-            attempt: request.attempt,
-            idempotency_key: request.idempotency_key,
-            effects: request.effects,
-            written: HashMap::new(),
-            emitted: HashMap::new(),
-            blobs: request.blobs,
-            blobs_open: 0,
-            blob_bytes: 0,
-        };
-        *replica.attempt.lock().unwrap_or_else(PoisonError::into_inner) = Some(attempt);
-        let ended = tokio::time::timeout(request.timeout, replica.running).await;
+    pub async fn run_closure(&self, replica: Replica, attempt: Attempt) -> AttemptEnd {
+        replica.logs.set_sink(attempt.logs.clone());
+        let timeout = attempt.timeout;
+        *replica.attempt.lock().unwrap_or_else(PoisonError::into_inner) = Some(StepGuest::new(attempt));
+        let ended = tokio::time::timeout(timeout, replica.running).await;
         ended.unwrap_or(AttemptEnd::TimedOut)
     }
 }

@@ -18,6 +18,7 @@ use super::host::http::HttpEgress;
 use super::limits::MemoryLimit;
 use super::logs::{GuestLog, LogStream};
 use super::manifest::Manifest;
+use super::step::Attempt;
 use super::trap::Refused;
 use super::workflow::Owner;
 use crate::clock::{self, Clock as _, SystemClock};
@@ -106,6 +107,21 @@ pub struct StepGuest {
     /// Writers and readers of blobs that this attempt holds, and bytes that it wrote.
     pub blobs_open: u32,
     pub blob_bytes: u64,
+}
+
+impl StepGuest {
+    pub fn new(attempt: Attempt) -> Self {
+        Self {
+            attempt: attempt.number,
+            idempotency_key: attempt.idempotency_key,
+            effects: attempt.effects,
+            written: HashMap::new(),
+            emitted: HashMap::new(),
+            blobs: attempt.blobs,
+            blobs_open: 0,
+            blob_bytes: 0,
+        }
+    }
 }
 
 /// For `bindgen`: the host functions work on the whole [`Guest`].

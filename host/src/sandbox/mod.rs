@@ -25,7 +25,7 @@ mod trap;
 mod workflow;
 
 pub use blobs::{BlobReader, BlobStore, BlobWriter, NoBlobs};
-pub use closure::{ClosureRequest, Replica};
+pub use closure::Replica;
 pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use effects::{NoEffects, StepEffects};
 pub use grants::{HttpGrant, HttpGrantError};
@@ -35,6 +35,6 @@ pub use manifest::{Manifest, ManifestError, SignatureForm, StepManifest, Webhook
 pub use runtime::{Sandbox, SandboxConfig, SandboxError};
 pub use schedule::{CatchUp, Schedule, ScheduleError, ScheduleSpec, slot_text};
 pub use schema::{Schema, SchemaError};
-pub use step::{AttemptEnd, AttemptRequest, SpentInstance, StepInstance};
+pub use step::{Attempt, AttemptEnd, AttemptRequest, SpentInstance, StepInstance};
 pub use trap::{Trap, TrapKind};
 pub use workflow::{Owner, Pass, WorkflowEnd};

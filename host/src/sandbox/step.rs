@@ -1,6 +1,5 @@
 //! One attempt of a step, in an instance of its own.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,19 +16,24 @@ use super::runtime::Sandbox;
 use super::trap::Trap;
 use crate::journal::{Divergence, Limits};
 
-/// What an attempt is made with.
+/// An attempt of a step or of a closure: what it is told, and whom its guest reaches.
+pub struct Attempt {
+    /// From 1.
+    pub number: u32,
+    pub idempotency_key: String,
+    pub timeout: Duration,
+    pub logs: Arc<dyn LogSink>,
+    pub effects: Arc<dyn StepEffects>,
+    pub blobs: Arc<dyn BlobStore>,
+}
+
+/// What an attempt of a step is made with.
 pub struct AttemptRequest {
     pub step: String,
     /// JSON.
     pub input: Arc<str>,
-    /// From 1.
-    pub attempt: u32,
-    pub idempotency_key: String,
-    pub timeout: Duration,
     pub limits: Limits,
-    pub logs: Arc<dyn LogSink>,
-    pub effects: Arc<dyn StepEffects>,
-    pub blobs: Arc<dyn BlobStore>,
+    pub attempt: Attempt,
 }
 
 /// How an attempt ended.
@@ -94,34 +98,31 @@ impl Sandbox {
         component: &Component,
         request: AttemptRequest,
     ) -> (AttemptEnd, SpentInstance) {
-        let limits = &request.limits;
+        let AttemptRequest {
+            step,
+            input,
+            limits,
+            attempt,
+        } = request;
+        let timeout = attempt.timeout;
         let (mut store, made) = match fresh {
             Some(StepInstance { store, guest }) => {
-                store.data().logs.set_sink(request.logs);
+                store.data().logs.set_sink(attempt.logs.clone());
                 (store, Some(guest))
             }
-            None => (self.step_store(limits, request.logs), None),
+            None => (self.step_store(&limits, attempt.logs.clone()), None),
         };
-        store.data_mut().role = Role::Step(StepGuest {
-            attempt: request.attempt,
-            idempotency_key: request.idempotency_key,
-            effects: request.effects,
-            written: HashMap::new(),
-            emitted: HashMap::new(),
-            blobs: request.blobs,
-            blobs_open: 0,
-            blob_bytes: 0,
-        });
+        store.data_mut().role = Role::Step(StepGuest::new(attempt));
         let returned = async {
             let instance = match made {
                 Some(instance) => instance,
-                None => instantiate(component, limits, &mut store).await?,
+                None => instantiate(component, &limits, &mut store).await?,
             };
             let guest = instance.onemark_workflow_guest();
-            let (step, input) = (&request.step, request.input.to_string());
-            guest.call_run_step(&mut store, step, &input).await
+            let input = input.to_string();
+            guest.call_run_step(&mut store, &step, &input).await
         };
-        let end = match tokio::time::timeout(request.timeout, returned).await {
+        let end = match tokio::time::timeout(timeout, returned).await {
             Err(_) => AttemptEnd::TimedOut,
             Ok(Ok(outcome)) => AttemptEnd::Returned(outcome),
             Ok(Err(error)) => AttemptEnd::Trapped(Trap::from_error(
