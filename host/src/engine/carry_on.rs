@@ -225,9 +225,8 @@ async fn activate(
 /// that has executed nothing, the guest would only learn that it is to end at its first wait; and what that waits for
 /// may come to a good end.
 fn without_guest(loaded: &Loaded, untouched: bool, now: Timestamp) -> Option<NewEntry> {
-    let started = match &loaded.entries.first()?.event {
-        Event::Started(started) => started,
-        _ => return None,
+    let Event::Started(started) = &loaded.entries.first()?.event else {
+        return None;
     };
     let ended = |text: &str| {
         let failure = Failure::new(FailureKind::Cancelled, text);

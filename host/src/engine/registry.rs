@@ -91,7 +91,7 @@ pub struct Due {
 /// What became of a run that was found in the store.
 pub enum Found {
     /// Its activation can begin.
-    Begins(Place),
+    Begins(Box<Place>),
     /// It waits for its turn, and its journal says until when it may.
     Waits,
     /// It is known, or waits for room.
@@ -316,7 +316,7 @@ impl Registry {
             return Found::Known;
         }
         match self.place(&mut active, due) {
-            Some(place) => Found::Begins(place),
+            Some(place) => Found::Begins(Box::new(place)),
             None if active.groups.is_waiting(&run) => Found::Waits,
             None => Found::Known,
         }
@@ -612,5 +612,36 @@ impl Registry {
 
     pub fn is_shut_down(&self) -> bool {
         self.lock().shut_down
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its turn came as it gave its instance up, and it has ended since: it is told once, and not for ever.
+    #[test]
+    fn who_is_told_of_its_turn_may_leave_all_the_same() {
+        let registry = Registry::new(10);
+        let one = Concurrency {
+            group: ConcurrencyGroup::new("w").unwrap(),
+            limit: NonZeroU32::MIN,
+        };
+        let [first, second, third] = ["a", "b", "c"].map(|id| RunId::new(id).unwrap());
+        for run in [&first, &second] {
+            let due = Due {
+                run: run.clone(),
+                loaded: None,
+                concurrency: None,
+                deadline: None,
+            };
+            assert!(registry.wake(due, None).is_some());
+        }
+        assert!(matches!(registry.begins(&first, &one, None), Turn::Now));
+        assert!(matches!(registry.wakes(&second, Some(&one), None), Turn::Waits));
+        assert!(matches!(registry.leave(&first, None), Left::Gone(_)));
+        assert!(matches!(registry.leave(&second, None), Left::Stay));
+        assert!(matches!(registry.leave(&second, None), Left::Gone(_)));
+        assert!(matches!(registry.begins(&third, &one, None), Turn::Now));
     }
 }

@@ -163,7 +163,7 @@ async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
         };
         let run = due.run.clone();
         match inner.registry.find(due) {
-            Found::Begins(place) => engine.begin(place),
+            Found::Begins(place) => engine.begin(*place),
             Found::Waits => {
                 let first = inner.store.journal(&run, 0, 1).await?;
                 // Most have no time of their own, and their journals need not be read.
