@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use onemark::engine::EngineConfig;
 use onemark::ids::Digest;
+use onemark::sandbox::BlobLimits;
 use onemark_tests::{Marks, StoreKind, TestHost, on_each_store};
 use serde_json::{Value, json};
+
+use crate::api::Server;
 
 on_each_store! {
     blobs_are_read_by_later_steps_closures_and_other_runs,
@@ -13,6 +17,7 @@ on_each_store! {
     a_damaged_blob_is_a_typed_error,
     blobs_are_streamed_through_little_memory,
     writers_that_never_finish_leave_nothing,
+    a_blob_and_an_attempt_take_so_many_bytes_and_no_more,
 }
 
 fn folder(host: &TestHost) -> PathBuf {
@@ -112,6 +117,42 @@ async fn writers_that_never_finish_leave_nothing(kind: StoreKind) {
     // Their attempt's instance is wiped beside the run.
     host.engine.idle().await;
     assert_eq!(files(&folder(&host)), [""; 0].map(PathBuf::from));
+}
+
+async fn a_blob_and_an_attempt_take_so_many_bytes_and_no_more(kind: StoreKind) {
+    let config = EngineConfig {
+        blob_limits: BlobLimits {
+            blob_bytes: 1_000,
+            attempt_bytes: 1_500,
+        },
+        ..EngineConfig::default()
+    };
+    let host = TestHost::with(kind, config, None, &[]).await;
+    for _ in 0..2 {
+        // Each attempt has its own.
+        let sizes = [1_001, 1_000, 501, 500, 1];
+        let (_, told) = host.completes("overfills", json!({ "sizes": sizes })).await;
+        let expected = ["too_large, 0", "1000", "too_large, 0", "500", "too_large, 0"];
+        assert_eq!(told, json!(expected));
+    }
+}
+
+/// Whoever fetches it is not given less than there was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_blob_is_not_sent() {
+    let server = Server::new().await;
+    let host = &server.host;
+    host.completes("hands_blobs_on", json!({ "text": "good" })).await;
+    let digest = Digest::of("good").to_string();
+    let path = format!("/v1/blobs/{digest}");
+    let good = server.request("GET", &path).send().await.unwrap();
+    assert_eq!(good.text().await.unwrap(), "good");
+    for damaged in ["", "goo", "g00d", "goods"] {
+        let file = folder(host).join(&digest[..2]).join(&digest[2..]);
+        std::fs::write(file, damaged).unwrap();
+        let answer = server.get(&path).await;
+        assert_eq!(answer.json["error"]["code"], "corrupt_blob", "{damaged}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onemark::clock::ManualClock;
-use onemark::engine::{EngineConfig, Error};
+use onemark::engine::{ConflictPolicy, EngineConfig, Error, ForkRequest, StartRequest};
 use onemark::ids::RunId;
-use onemark::journal::{Event, RunStatus};
+use onemark::journal::{CancelReason, Event, RunStatus};
 use onemark::store::{RunFilter, RunInfo, Waits};
-use onemark_tests::{Marks, StoreKind, TestHost, on_each_store};
+use onemark_tests::{Marks, StoreKind, TestHost, json_of, on_each_store, request};
 use serde_json::json;
 
 on_each_store!(
@@ -26,6 +26,12 @@ on_each_store!(
     e12_the_newest_deployment_says_how_many,
     e12_a_blocked_run_holds_no_slot,
     e12_the_input_must_have_the_key,
+    e12_a_run_that_waits_for_its_turn_ends_with_its_time,
+    e12_a_run_that_is_replaced_gives_up_its_place,
+    e12_a_child_that_waits_ends_with_its_parent,
+    e12_a_run_that_is_ended_while_it_waits_gives_up_its_instance,
+    e12_a_fork_counts_in_its_group,
+    e12_who_goes_on_as_a_new_run_takes_its_turn_anew,
 );
 
 async fn host(kind: StoreKind, config: EngineConfig, marks: &Marks) -> TestHost {
@@ -441,4 +447,205 @@ async fn e12_the_input_must_have_the_key(kind: StoreKind) {
     let (run, _) = host.completes("one_of", json!({ "of": { "customer": 7 } })).await;
     let info = host.engine.run(&run).await.unwrap();
     assert_eq!(info.concurrency.unwrap().group.as_str(), "one_of/7");
+}
+
+/// Whether it waits with its instance or without, or for the first time; also over a restart.
+async fn e12_a_run_that_waits_for_its_turn_ends_with_its_time(kind: StoreKind) {
+    for (idle, restart) in [
+        (Duration::ZERO, false),
+        (Duration::from_secs(3_600), false),
+        (Duration::ZERO, true),
+    ] {
+        let marks = Marks::start().await;
+        let clock = Arc::new(ManualClock::new(1_800_000_000_000));
+        let config = EngineConfig {
+            idle,
+            ..EngineConfig::default()
+        };
+        let mut host = TestHost::with(kind, config, Some(clock), &[marks.authority()]).await;
+        let start = async |host: &TestHost, name: &str, waits: bool| {
+            let input = json!({ "marks": marks.url(), "name": name, "waits": waits });
+            host.start("one_in_an_hour", input).await
+        };
+        let asked = start(&host, "asked", true).await;
+        host.reached(&asked, RunStatus::Suspended).await;
+        host.advance(Duration::from_secs(600));
+        marks.hold("busy");
+        start(&host, "busy", false).await;
+        marks.reached("busy", 1).await;
+        host.advance(Duration::from_secs(1));
+        let new = start(&host, "new", false).await;
+        waits_behind(&host, &new, 0).await;
+        host.advance(Duration::from_secs(1));
+        host.deliver("asked", json!(1)).await.unwrap();
+        waits_behind(&host, &asked, 1).await;
+        if restart {
+            host = host.restart().await;
+            marks.reached("busy", 2).await;
+            waits_behind(&host, &asked, 1).await;
+        }
+
+        host.advance(Duration::from_secs(2_998));
+        let told = host.until(&asked, |info| info.cancel_requested.is_some()).await;
+        assert_eq!(told.cancel_requested, Some(CancelReason::Timeout));
+        waits_behind(&host, &asked, 1).await;
+        // It has no turn to tidy up, and its grace passes.
+        host.advance(Duration::from_secs(60));
+        let ended = host.ended(&asked).await;
+        assert_eq!(ended.status, RunStatus::Cancelled);
+        let waiting = waits_behind(&host, &new, 0).await;
+        assert_eq!(
+            (waiting.status, waiting.cancel_requested),
+            (RunStatus::Pending, None)
+        );
+
+        host.advance(Duration::from_secs(541));
+        let ended = host.ended(&new).await;
+        assert_eq!(ended.status, RunStatus::Cancelled);
+        assert_eq!(
+            json_of(ended.error.as_deref())["message"],
+            "the run took longer than its timeout allows"
+        );
+        assert_eq!(host.events(&new).await, ["started", "terminated"]);
+        assert!(marks.all().iter().all(|mark| mark.name == "busy"));
+    }
+}
+
+async fn e12_a_run_that_is_replaced_gives_up_its_place(kind: StoreKind) {
+    let marks = Marks::start().await;
+    let host = host(kind, EngineConfig::default(), &marks).await;
+    let at_work = start_held(&host, &marks, &["a"]).await;
+    marks.reached("a", 1).await;
+    let replacing = async |name: &str| {
+        let input = json!({ "marks": marks.url(), "name": name });
+        let asked = StartRequest {
+            on_conflict: ConflictPolicy::Replace,
+            ..request("one_at_a_time", input, &["t"])
+        };
+        host.engine.start(asked).await.unwrap().run_id
+    };
+    let mut before = replacing("b").await;
+    waits_behind(&host, &before, 0).await;
+    for name in ["c", "d"] {
+        let next = replacing(name).await;
+        let ended = host.ended(&before).await;
+        assert_eq!(ended.status, RunStatus::Cancelled);
+        let mut events = host.events(&before).await;
+        events.retain(|event| *event != "predecessors_ended");
+        let expected = ["started", "cancel_requested", "hook_disposed", "terminated"];
+        assert_eq!(events, expected);
+        waits_behind(&host, &next, 0).await;
+        before = next;
+    }
+    let last = start_held(&host, &marks, &["last"]).await;
+    waits_behind(&host, &last[0], 1).await;
+    marks.let_go();
+    for run in [&at_work[0], &before, &last[0]] {
+        host.output(run).await;
+    }
+    let acted = marks.all().into_iter().map(|mark| mark.name);
+    assert_eq!(acted.collect::<Vec<_>>(), ["a", "d", "last"]);
+}
+
+async fn e12_a_child_that_waits_ends_with_its_parent(kind: StoreKind) {
+    let marks = Marks::start().await;
+    let host = host(kind, EngineConfig::default(), &marks).await;
+    let at_work = start_held(&host, &marks, &["a"]).await;
+    marks.reached("a", 1).await;
+    let input = json!({ "marks": marks.url(), "name": "child" });
+    let input = json!({ "workflow": "one_at_a_time", "input": input });
+    let parent = host.start("strict_parent", input).await;
+    host.reached(&parent, RunStatus::Suspended).await;
+    let filter = RunFilter {
+        workflow: Some("one_at_a_time".into()),
+        limit: 1,
+        ..RunFilter::default()
+    };
+    let child = host.engine.runs(filter).await.unwrap().remove(0).id;
+    waits_behind(&host, &child, 0).await;
+    host.engine.terminate(&parent).await.unwrap();
+    assert_eq!(host.ended(&child).await.status, RunStatus::Cancelled);
+    let next = start_held(&host, &marks, &["next"]).await;
+    waits_behind(&host, &next[0], 0).await;
+    marks.let_go();
+    for run in [&at_work[0], &next[0]] {
+        host.output(run).await;
+    }
+    assert_eq!(marks.count("child"), 0);
+}
+
+async fn e12_a_run_that_is_ended_while_it_waits_gives_up_its_instance(kind: StoreKind) {
+    let marks = Marks::start().await;
+    let config = EngineConfig {
+        idle: Duration::from_secs(3_600),
+        ..EngineConfig::default()
+    };
+    let host = host(kind, config, &marks).await;
+    let runs = payloads_for_all(&host, &marks, false).await;
+    for run in &runs[1..] {
+        let ended = host.engine.terminate(run).await.unwrap();
+        assert_eq!((ended.status, ended.waits), (RunStatus::Cancelled, None));
+    }
+    marks.answer("x");
+    host.output(&runs[0]).await;
+    let idle = tokio::time::timeout(Duration::from_secs(60), host.engine.idle());
+    assert!(idle.await.is_ok(), "instances of runs that have ended are left");
+}
+
+async fn e12_a_fork_counts_in_its_group(kind: StoreKind) {
+    let marks = Marks::start().await;
+    let host = host(kind, EngineConfig::default(), &marks).await;
+    let runs = start_held(&host, &marks, &["a"]).await;
+    marks.reached("a", 1).await;
+    let mut forks = Vec::new();
+    // From its beginning, and from where it called its step.
+    for at in [0, 1] {
+        host.until(&runs[0], |info| info.entries > at).await;
+        let fork = ForkRequest {
+            of: runs[0].clone(),
+            at,
+            id: None,
+            component: None,
+            hooks: Vec::new(),
+            repeat_unkeyed: true,
+            force: false,
+            key: None,
+        };
+        let fork = host.engine.fork(fork).await.unwrap().run_id;
+        let waiting = waits_behind(&host, &fork, at).await;
+        assert_eq!(waiting.concurrency.unwrap().group.as_str(), "one_at_a_time");
+        forks.push(fork);
+    }
+    let host = host.restart().await;
+    marks.reached("a", 2).await;
+    waits_behind(&host, &forks[1], 1).await;
+    // A fork that waits has run nothing, and a fork of one that waits waits as well.
+    assert_eq!(host.engine.terminate(&forks[0]).await.unwrap().waits, None);
+    waits_behind(&host, &forks[1], 0).await;
+    marks.let_go();
+    for run in [&runs[0], &forks[1]] {
+        host.output(run).await;
+        host.agrees(run).await;
+    }
+    assert_eq!((marks.count("a"), marks.most_at_once()), (3, 1));
+}
+
+async fn e12_who_goes_on_as_a_new_run_takes_its_turn_anew(kind: StoreKind) {
+    let marks = Marks::start().await;
+    let host = host(kind, EngineConfig::default(), &marks).await;
+    marks.hold("x2");
+    let mut runs = Vec::new();
+    for name in ["x", "y"] {
+        let input = json!({ "marks": marks.url(), "name": name, "left": 2 });
+        runs.push(host.start("one_pass_at_a_time", input).await);
+    }
+    marks.reached("x2", 1).await;
+    waits_behind(&host, &runs[1], 0).await;
+    marks.let_go();
+    for run in &runs {
+        host.output(run).await;
+    }
+    let acted = marks.all().into_iter().map(|mark| mark.name);
+    assert_eq!(acted.collect::<Vec<_>>(), ["x2", "y2", "x1", "y1", "x0", "y0"]);
+    assert_eq!(marks.most_at_once(), 1);
 }

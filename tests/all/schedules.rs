@@ -28,7 +28,7 @@ async fn scheduled_host(kind: StoreKind) -> TestHost {
 async fn runs_of(host: &TestHost, workflow: &str) -> Vec<RunInfo> {
     let filter = RunFilter {
         workflow: Some(workflow.to_owned()),
-        limit: 100,
+        limit: 1_000,
         ..RunFilter::default()
     };
     host.engine.runs(filter).await.unwrap()
@@ -142,6 +142,14 @@ async fn e10_a_backfill_gives_a_run_to_slots_that_had_none(kind: StoreKind) {
         assert_eq!(receipt.slots.iter().filter(|it| !it.fresh).count(), existing);
         assert_eq!(runs_of(&host, "each_hour").await.len(), 4);
     }
+    // What has not come yet is the schedule's.
+    let early = host
+        .engine
+        .backfill("scheduled/each_hour", end, u64::MAX)
+        .await
+        .unwrap();
+    assert_eq!(early.slots.len(), 1);
+    assert_eq!(runs_of(&host, "each_hour").await.len(), 4);
     let unknown = host.engine.backfill("programs/sequence", 0, end).await;
     assert!(matches!(unknown, Err(Error::ScheduleNotFound(_))), "{unknown:?}");
     let many = host.engine.backfill("scheduled/each_hour", 0, end).await;
@@ -184,4 +192,44 @@ async fn e10_a_schedule_that_cannot_be_read_is_not_deployed(kind: StoreKind) {
         before,
         "the old one goes on"
     );
+}
+
+/// Its slots wait, and those of others do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn e10_a_schedule_whose_component_does_not_load_keeps_nobody_waiting() {
+    let host = scheduled_host(StoreKind::Sqlite).await;
+    // As the first by name and the last.
+    for name in ["a", "z"] {
+        let other = patched(&scheduled(), "30 * * * *", "31 * * * *");
+        host.engine.deploy(name, other).await.unwrap();
+    }
+    let digest = host.engine.component_named("a").await.unwrap();
+    let database = rusqlite::Connection::open(host.folder().join("onemark.db")).unwrap();
+    let bytes = || -> Vec<u8> {
+        let digest = digest.0.as_slice();
+        let read = database.query_row(
+            "SELECT bytes FROM components WHERE digest = ?1",
+            [digest],
+            |row| row.get(0),
+        );
+        read.unwrap()
+    };
+    let write = |bytes: &[u8]| {
+        let digest = digest.0.as_slice();
+        let write = "UPDATE components SET bytes = ?2 WHERE digest = ?1";
+        assert_eq!(database.execute(write, (digest, bytes)).unwrap(), 1);
+    };
+    let good = bytes();
+    write(b"damaged");
+    let host = host.restart().await;
+    host.advance(150 * HOUR);
+    outputs(&host, "each_hour", 150).await;
+    let schedules = host.engine.schedules().await.unwrap();
+    let behind = schedules.iter().find(|it| it.name == "a/each_hour").unwrap();
+    assert_eq!(behind.done_until, 1_800_000_000_000);
+
+    write(&good);
+    drop(database);
+    let host = host.restart().await;
+    outputs(&host, "each_hour", 450).await;
 }

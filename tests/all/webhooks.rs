@@ -1,7 +1,11 @@
 //! Requests of other services: signed, to the paths that workflows declare; and to the URLs of hooks.
 
+use std::collections::HashSet;
+
 use hmac::{Hmac, Mac as _};
+use onemark::engine::EngineConfig;
 use onemark::ids::{RunId, StreamName};
+use onemark::store::Cap;
 use onemark_tests::{StoreKind, TestHost, webhooks};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -244,11 +248,16 @@ async fn a_hook_with_a_url_takes_json_and_forms() {
         );
         let again = server.post_with_key(&url, "1", json!({ "n": 1 })).await;
         assert_eq!((again.status, &again.text), (first.status, &first.text));
-        let form = server.request("POST", &url).body("approve=yes&note=a%20b+c");
+        let form = server
+            .request("POST", &url)
+            .body("approve=yes&note=a%20b+c&to=1&to=&to=2");
         let form = send(form.header("content-type", "application/x-www-form-urlencoded")).await;
         assert_eq!(form.status, StatusCode::ACCEPTED, "{}", form.text);
         let output = server.host.output(&run).await;
-        assert_eq!(output, json!([{ "n": 1 }, { "approve": "yes", "note": "a b c" }]));
+        assert_eq!(
+            output,
+            json!([{ "n": 1 }, { "approve": "yes", "note": "a b c", "to": ["1", "", "2"] }])
+        );
 
         let late = server.post(&url, json!(1)).await;
         assert_eq!(late.status, StatusCode::GONE, "{}", late.text);
@@ -340,4 +349,88 @@ async fn a_forks_hook_under_a_chosen_token_has_no_url() {
         assert_eq!(guessed.status, StatusCode::NOT_FOUND, "{}", guessed.text);
         assert_eq!(server.post(&url, json!(1)).await.status, StatusCode::ACCEPTED);
     }
+}
+
+/// What others sent under no id is no repetition, and who sends two ids is not understood.
+#[tokio::test(flavor = "multi_thread")]
+async fn e11_an_empty_delivery_id_is_none() {
+    for kind in StoreKind::ALL {
+        let server = called(TestHost::on(kind).await).await;
+        let mut runs = HashSet::new();
+        for body in [r#"{"order":{"id":"1"}}"#, r#"{"order":{"id":"2"}}"#] {
+            let signature = format!("sha256={}", signature(&[body]));
+            for (path, header, id) in [
+                ("shop/orders", "x-signature", "idempotency-key"),
+                ("github", "x-hub-signature-256", "x-github-delivery"),
+            ] {
+                let signed = (header, signature.as_str());
+                let twice = call(&server, path, body, &[signed, (id, "1"), (id, "2")]).await;
+                assert_eq!(twice.status, StatusCode::BAD_REQUEST, "{}", twice.text);
+                let answer = call(&server, path, body, &[signed, (id, "")]).await;
+                assert_eq!(answer.json["started"], true, "{path}: {}", answer.text);
+                runs.insert(answer.json["run_id"].to_string());
+            }
+        }
+        let time = server.host.engine.now() / 1_000;
+        for body in [r#"{"id":"","n":1}"#, r#"{"id":"","n":2}"#, r#"{"id":7}"#] {
+            let signature = signature(&[&time.to_string(), ".", body]);
+            let signature = format!("t={time},v1={signature}");
+            let answer = call(&server, "stripe", body, &[("stripe-signature", &signature)]).await;
+            assert_eq!(answer.json["started"], true, "{}", answer.text);
+            runs.insert(answer.json["run_id"].to_string());
+        }
+        assert_eq!(runs.len(), 7);
+    }
+}
+
+/// The runs after each other count their entries anew: an answer is that of the run that was asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_gets_its_own_answer_whoever_has_the_url_now() {
+    for kind in StoreKind::ALL {
+        let server = Server::over(TestHost::on(kind).await).await;
+        let run = started(&server, "adds_one_a_run", json!({ "token": null, "rounds": 3 })).await;
+        let url = url_of(&server, &run).await;
+        let mut answers = Vec::new();
+        for n in 1..=3 {
+            let key = n.to_string();
+            let answer = server.post_with_key(&url, &key, json!({ "a": n, "b": 0 })).await;
+            assert_eq!(
+                (answer.status, &answer.json),
+                (StatusCode::OK, &json!({ "sum": n }))
+            );
+            answers.push((n, key, answer.text));
+        }
+        server.host.output(&run).await;
+        for (n, key, text) in answers {
+            let again = server.post_with_key(&url, &key, json!({ "a": n, "b": 0 })).await;
+            assert_eq!((again.status, again.text), (StatusCode::OK, text));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_that_is_full_says_nothing_of_its_run() {
+    let config = EngineConfig {
+        unread: Cap {
+            payloads: 2,
+            ..Cap::default()
+        },
+        ..EngineConfig::default()
+    };
+    let host = TestHost::with(StoreKind::Memory, config, None, &[]).await;
+    let server = Server::over(host).await;
+    let run = started(&server, "hands_out_a_url", json!({})).await;
+    let url = url_of(&server, &run).await;
+    for _ in 0..2 {
+        assert_eq!(server.post(&url, json!(1)).await.status, StatusCode::ACCEPTED);
+    }
+    let full = server.post(&url, json!(1)).await;
+    assert_eq!(full.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(full.json["error"]["code"], "hook_full");
+    assert!(!full.text.contains(run.as_str()), "{}", full.text);
+    assert!(
+        !full.text.contains(url.rsplit('/').next().unwrap()),
+        "{}",
+        full.text
+    );
 }

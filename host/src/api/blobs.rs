@@ -4,24 +4,27 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::stream::{self, StreamExt as _};
 
 use super::error::{ApiError, Result};
 use super::extract::Path;
-use crate::engine::Engine;
+use crate::engine::{BlobError, Engine, Error};
 use crate::ids::Digest;
 
 /// Bytes that are read at a time.
 const AT_ONCE: usize = 256 << 10;
 
-/// `GET /v1/blobs/{digest}`: its bytes. One that is damaged breaks off before its last bytes.
+/// `GET /v1/blobs/{digest}`: its bytes. One that is damaged is an error, or breaks off before its last bytes where that
+/// shows only after the first.
 pub async fn get(State(engine): State<Engine>, Path(digest): Path) -> Result<Response> {
     let digest: Digest = digest
         .parse()
         .map_err(|error| ApiError::invalid_request(format!("a blob is named by its digest: {error}")))?;
-    let reading = engine.blob(digest).await?;
+    let mut reading = engine.blob(digest).await?;
     let bytes = reading.left();
-    let chunks = stream::unfold(Some(reading), async |reading| {
+    // Of an empty file no server would send more than the head.
+    let first = reading.next(AT_ONCE).await.map_err(Error::from)?;
+    let rest = stream::unfold(Some(reading), async |reading| {
         let mut reading = reading?;
         match reading.next(AT_ONCE).await {
             Ok(chunk) if chunk.is_empty() => None,
@@ -36,5 +39,6 @@ pub async fn get(State(engine): State<Engine>, Path(digest): Path) -> Result<Res
         (CONTENT_TYPE, "application/octet-stream".to_owned()),
         (CONTENT_LENGTH, bytes.to_string()),
     ];
-    Ok((headers, Body::from_stream(chunks)).into_response())
+    let first = stream::once(async { Ok::<_, BlobError>(first) });
+    Ok((headers, Body::from_stream(first.chain(rest))).into_response())
 }

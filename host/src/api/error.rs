@@ -101,6 +101,12 @@ impl ApiError {
         Self::new(StatusCode::GONE, "hook_ended", message)
     }
 
+    pub fn hook_url_full() -> Self {
+        let message = "too many requests to this URL wait to be read";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "hook_full", message)
+            .hint("nothing was written; send the same request again later")
+    }
+
     pub fn unfit_payload(what: String) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_payload", what)
     }

@@ -84,7 +84,8 @@ where
     }
 }
 
-/// What somebody submits: JSON as it is, a form as an object of texts.
+/// What somebody submits: JSON as it is, a form as an object of texts, or of lists of them where a field is there several
+/// times.
 pub struct Submitted(pub String);
 
 impl<S: Send + Sync> FromRequest<S> for Submitted
@@ -99,9 +100,17 @@ where
             return Ok(Self(text));
         }
         let bytes = whole_body(request, state).await?;
-        let fields: Map<String, Value> = form_urlencoded::parse(&bytes)
-            .map(|(name, value)| (name.into_owned(), value.into_owned().into()))
-            .collect();
+        let mut fields: Map<String, Value> = Map::new();
+        for (name, value) in form_urlencoded::parse(&bytes) {
+            let value = Value::from(value.into_owned());
+            match fields.get_mut(name.as_ref()) {
+                None => {
+                    fields.insert(name.into_owned(), value);
+                }
+                Some(Value::Array(values)) => values.push(value),
+                Some(first) => *first = Value::from(vec![first.take(), value]),
+            }
+        }
         Ok(Self(Value::from(fields).to_string()))
     }
 }

@@ -138,7 +138,7 @@ pub async fn receive(
     let webhook = hook.webhook.ok_or_else(ApiError::unknown_hook_url)?;
     let repeated = key.is_some();
     let responses = match webhook.response {
-        HookResponse::Manual => Some(responses(&engine, &hook.run_id, repeated).await?),
+        HookResponse::Manual => Some(responses_of(&engine, &hook.run_id, repeated).await?),
         HookResponse::Automatic => None,
     };
     let request = DeliverRequest {
@@ -148,13 +148,19 @@ pub async fn receive(
     };
     let receipt = match engine.deliver(request).await {
         Ok(receipt) => receipt,
+        Err(Error::HookNotFound(_)) => return Err(ApiError::unknown_hook_url()),
         Err(Error::HookEnded { .. }) => return Err(ApiError::hook_url_ended()),
+        Err(Error::HookFull { .. }) => return Err(ApiError::hook_url_full()),
         Err(Error::InvalidPayload { what, .. }) => return Err(ApiError::unfit_payload(what)),
         Err(error) => return Err(error.into()),
     };
     let responded = match responses {
-        Some(responses) => {
-            let responded = tokio::time::timeout(RESPONSE_WAIT, response_to(receipt.seq, responses));
+        Some(mut following) => {
+            // The one that holds the URL now may be another than was given this.
+            if receipt.run_id != hook.run_id {
+                following = responses_of(&engine, &receipt.run_id, true).await?;
+            }
+            let responded = tokio::time::timeout(RESPONSE_WAIT, response_to(receipt.seq, following));
             responded.await.unwrap_or(Ok(None))?
         }
         None => None,
@@ -164,14 +170,14 @@ pub async fn receive(
         return Ok((StatusCode::ACCEPTED, accepted).into_response());
     };
     let status = StatusCode::from_u16(status).ok();
-    match status.filter(|status| !status.is_informational()) {
+    match status.filter(|status| (200..=599).contains(&status.as_u16())) {
         Some(status) => Ok((status, Json(body)).into_response()),
         None => Err(ApiError::bad_run_response()),
     }
 }
 
 /// What the run answers from now on, and to a repeated request what it answered before.
-async fn responses(engine: &Engine, run: &RunId, repeated: bool) -> Result<Following> {
+async fn responses_of(engine: &Engine, run: &RunId, repeated: bool) -> Result<Following> {
     let stream = StreamName::new(RESPONSES)?;
     let from = match repeated {
         true => 0,

@@ -80,7 +80,7 @@ pub async fn receive(
     }
     let payload =
         String::from_utf8(body.into()).map_err(|_| ApiError::invalid_request("the body is not UTF-8"))?;
-    let delivery = delivery_id(form, &headers, &payload);
+    let delivery = delivery_id(form, &headers, &payload)?;
     let received = engine
         .receive_webhook(&route, delivery.as_deref(), payload.into())
         .await;
@@ -107,15 +107,29 @@ pub async fn receive(
     }))
 }
 
-/// By what the sender knows a request that it repeats.
-fn delivery_id(form: SignatureForm, headers: &HeaderMap, payload: &str) -> Option<String> {
-    let header = |name: &str| Some(headers.get(name)?.to_str().ok()?.to_owned());
-    match form {
-        SignatureForm::Github => header("x-github-delivery"),
-        SignatureForm::Hmac => header("idempotency-key"),
+/// By what the sender knows a request that it repeats. An empty id says as little as none: requests that have nothing
+/// else in common are not the same.
+fn delivery_id(form: SignatureForm, headers: &HeaderMap, payload: &str) -> Result<Option<String>> {
+    let id = match form {
+        SignatureForm::Github => only(headers, "x-github-delivery")?,
+        SignatureForm::Hmac => only(headers, "idempotency-key")?,
         SignatureForm::Stripe => {
-            let event: Value = serde_json::from_str(payload).ok()?;
-            Some(event.get("id")?.as_str()?.to_owned())
+            let event: Option<Value> = serde_json::from_str(payload).ok();
+            event.and_then(|event| Some(event.get("id")?.as_str()?.to_owned()))
         }
+    };
+    Ok(id.filter(|id| !id.is_empty()))
+}
+
+/// The value of a header that may be there once.
+fn only(headers: &HeaderMap, name: &str) -> Result<Option<String>> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next();
+    if values.next().is_some() {
+        let text = format!("there are several `{name}` headers; send one");
+        return Err(ApiError::invalid_request(text));
     }
+    let text = value.map(|value| std::str::from_utf8(value.as_bytes()).map(str::to_owned));
+    text.transpose()
+        .map_err(|_| ApiError::invalid_request(format!("the `{name}` is not UTF-8")))
 }

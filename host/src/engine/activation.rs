@@ -741,9 +741,7 @@ impl Activation {
     /// When something comes due by itself: a timer, committed or not, or another attempt.
     fn next_due(&self, replay: &Replay) -> Option<Timestamp> {
         let retry = self.delayed.peek().map(|Reverse((at, _))| *at);
-        let deadline = replay.work().deadline.map(|deadline| match deadline {
-            Deadline::Cancel(at) | Deadline::End(at) => at,
-        });
+        let deadline = replay.work().deadline.map(Deadline::at);
         let due = [
             replay.work().next_timer(),
             self.unsaved_timer(),
@@ -780,29 +778,44 @@ impl Activation {
             () = self.signal.evicted() => true,
             () = tokio::time::sleep(self.engine.0.config.idle) => true,
         };
-        if evicted || !self.turn(replay).await {
+        if evicted {
             return Err(Stop::Evicted { wake_at });
         }
+        self.turn(replay, wake_at).await?;
         self.fetch(replay).await
     }
 
-    /// Waits until the run may work again; false when its instance is given up before.
-    async fn turn(&mut self, replay: &Replay) -> bool {
+    /// Waits until the run may work again, unless its instance is given up before.
+    async fn turn(&mut self, replay: &Replay, wake_at: Option<Timestamp>) -> Outcome<()> {
         let registry = &self.engine.0.registry;
-        match registry.wakes(&self.run, replay.started().concurrency.as_ref()) {
-            Turn::Now => true,
-            Turn::Later(_) => false,
+        let deadline = replay.work().deadline.map(Deadline::at);
+        match registry.wakes(&self.run, replay.started().concurrency.as_ref(), deadline) {
+            Turn::Now => Ok(()),
+            Turn::Later(_) => Err(Stop::Evicted { wake_at }),
             Turn::Waits => {
                 let turn = async {
                     while !registry.take_turn(&self.run) {
                         self.signal.turn().await;
                     }
                 };
+                let clock = &self.engine.0.clock;
+                let out_of_time = async {
+                    match deadline {
+                        Some(at) => {
+                            while clock.now() < at {
+                                clock.sleep_until(at).await;
+                            }
+                        }
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     biased;
-                    () = turn => true,
-                    () = self.signal.evicted() => false,
-                    () = tokio::time::sleep(self.engine.0.config.idle) => false,
+                    () = turn => Ok(()),
+                    () = self.signal.evicted() => Err(Stop::Evicted { wake_at }),
+                    // What follows is written without its guest.
+                    () = out_of_time => Err(Stop::Reload),
+                    () = tokio::time::sleep(self.engine.0.config.idle) => Err(Stop::Evicted { wake_at }),
                 }
             }
         }

@@ -20,7 +20,7 @@ use super::Engine;
 use super::error::Result;
 use crate::ids::Digest;
 use crate::journal::{Failure, FailureKind};
-use crate::sandbox::{BlobReader, BlobStore, BlobWriter};
+use crate::sandbox::{BlobLimits, BlobReader, BlobStore, BlobWriter};
 
 const UNFINISHED: &str = "unfinished";
 
@@ -53,6 +53,7 @@ impl From<BlobError> for Failure {
 /// The folder.
 pub struct Blobs {
     folder: PathBuf,
+    limits: BlobLimits,
     open: Arc<Semaphore>,
     /// Of a host that keeps nothing: removed with it.
     _temporary: Option<TempDir>,
@@ -60,7 +61,7 @@ pub struct Blobs {
 
 impl Blobs {
     /// Removes what an earlier host did not finish. The folder itself is made with the first blob.
-    pub fn open(folder: Option<&Path>) -> io::Result<Self> {
+    pub fn open(folder: Option<&Path>, limits: BlobLimits) -> io::Result<Self> {
         let temporary = match folder {
             Some(_) => None,
             None => Some(TempDir::new()?),
@@ -73,6 +74,7 @@ impl Blobs {
         }
         Ok(Self {
             folder,
+            limits,
             open: Arc::new(Semaphore::new(MAX_OPEN)),
             _temporary: temporary,
         })
@@ -243,6 +245,10 @@ impl BlobReader for Reading {
 
 #[async_trait]
 impl BlobStore for Blobs {
+    fn limits(&self) -> BlobLimits {
+        self.limits
+    }
+
     async fn create(&self) -> std::result::Result<Box<dyn BlobWriter>, Failure> {
         Ok(Box::new(self.begin().await.map_err(BlobError::from)?))
     }
@@ -286,7 +292,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_content_is_kept_once_whatever_its_pieces() {
-        let blobs = Blobs::open(None).unwrap();
+        let blobs = Blobs::open(None, BlobLimits::default()).unwrap();
         let one = write(&blobs, &[b"abc"]).await;
         assert_eq!(one, Digest::of("abc"));
         assert_eq!(write(&blobs, &[b"a", b"", b"bc"]).await, one);
@@ -302,7 +308,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_finished_leaves_nothing() {
         let folder = TempDir::new().unwrap();
-        let blobs = Blobs::open(Some(folder.path())).unwrap();
+        let blobs = Blobs::open(Some(folder.path()), BlobLimits::default()).unwrap();
         let mut writer = blobs.create().await.unwrap();
         writer.write(b"abc").await.unwrap();
         assert_eq!(files(folder.path()), 1);
@@ -310,13 +316,13 @@ mod tests {
         assert_eq!(files(folder.path()), 0);
         // A process that was killed removes nothing; the next one does.
         std::fs::write(folder.path().join(UNFINISHED).join("left"), "abc").unwrap();
-        Blobs::open(Some(folder.path())).unwrap();
+        Blobs::open(Some(folder.path()), BlobLimits::default()).unwrap();
         assert_eq!(files(folder.path()), 0);
     }
 
     #[tokio::test]
     async fn damage_is_seen_before_the_last_bytes_and_mended_by_writing_again() {
-        let blobs = Blobs::open(None).unwrap();
+        let blobs = Blobs::open(None, BlobLimits::default()).unwrap();
         let digest = write(&blobs, &[b"abcd"]).await;
         let path = place(&blobs.folder, digest);
         for damaged in ["abcX", "abc", "abcde", ""] {
@@ -337,7 +343,7 @@ mod tests {
 
     #[tokio::test]
     async fn so_many_are_open_at_once_and_no_more() {
-        let blobs = Blobs::open(None).unwrap();
+        let blobs = Blobs::open(None, BlobLimits::default()).unwrap();
         let digest = write(&blobs, &[b"abc"]).await;
         let mut readers = Vec::new();
         for _ in 0..MAX_OPEN {
@@ -353,7 +359,7 @@ mod tests {
     async fn a_folder_that_cannot_be_used_is_a_typed_failure() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("blobs");
-        let blobs = Blobs::open(Some(&path)).unwrap();
+        let blobs = Blobs::open(Some(&path), BlobLimits::default()).unwrap();
         std::fs::write(&path, "a file").unwrap();
         let failure = blobs.create().await.err().unwrap();
         assert_eq!(failure.kind, FailureKind::StorageFailed);

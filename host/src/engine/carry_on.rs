@@ -14,10 +14,11 @@ use super::error::Error;
 use super::logs::RunLog;
 use super::registry::{Due, Left, Place, Signal, Turn};
 use super::request::DivergenceReport;
+use super::scheduler::deadline_of;
 use crate::ids::RunId;
 use crate::journal::{
-    Body, CancelReason, Divergence, Event, Failure, FailureKind, GuestError, Lineage, MAX_MESSAGE_BYTES,
-    NewEntry, Replay, RunStatus, Timestamp, continued_with, shortened,
+    Body, CancelReason, Deadline, Divergence, Event, Failure, FailureKind, GuestError, Lineage,
+    MAX_MESSAGE_BYTES, NewEntry, Replay, RunStatus, Timestamp, Work, continued_with, shortened,
 };
 use crate::sandbox::{Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
@@ -150,6 +151,8 @@ async fn activate(
         return Ok(Next::Rest { wake_at: None });
     };
     if loaded.run.status.is_terminal() || loaded.run.blocked.is_some() {
+        // Who was ended with others may wait for its turn.
+        engine.0.registry.withdraw(run);
         return Ok(Next::Rest { wake_at: None });
     }
     if loaded.run.waits.is_some() && loaded.run.wake_at.is_none_or(|at| at > engine.0.clock.now()) {
@@ -157,21 +160,25 @@ async fn activate(
         let wake_at = loaded.run.wake_at;
         return Ok(Next::Rest { wake_at });
     }
-    if untouched && was_replaced_before_it_began(&loaded) {
-        let failure = Failure::new(FailureKind::Cancelled, CancelReason::Replaced.text());
-        let ended = NewEntry::with_body(Event::Terminated, Body::new(failure.to_json()));
+    if let Some(event) = without_guest(&loaded, untouched, engine.0.clock.now()) {
         let seen = loaded.entries.last().map_or(0, |entry| entry.seq);
         let logs = RunLog::new(engine, run.clone(), seen, loaded.logged);
-        save(engine, run, seen, vec![ended], None, &logs).await?;
-        engine.0.registry.changed(run);
-        return Ok(Next::Rest { wake_at: None });
+        let saved = save(engine, run, seen, vec![event], None, &logs).await?;
+        if saved.status.is_terminal() {
+            engine.0.registry.withdraw(run);
+            engine.0.registry.changed(run);
+        }
+        return Ok(Next::Again);
     }
     for predecessor in &loaded.run.predecessors {
         // It has ended, but what was at work for it may not have heard yet.
         engine.0.registry.gone(predecessor).await;
     }
     if let Some(concurrency) = &loaded.run.concurrency
-        && let Turn::Later(next) = engine.0.registry.begins(run, concurrency)
+        && let Turn::Later(next) = engine
+            .0
+            .registry
+            .begins(run, concurrency, deadline_of(&loaded.entries))
     {
         return Ok(Next::Left(next));
     }
@@ -214,18 +221,38 @@ async fn activate(
     settle(engine, run, replay, leftover, end, &logs).await
 }
 
-/// The store asks whoever may be at work. Of one that is not, the guest would only learn of it at its first wait; and
-/// what that waits for may come to a good end.
-fn was_replaced_before_it_began(loaded: &Loaded) -> bool {
-    let goes_on = loaded.entries.first().is_some_and(|entry| {
-        matches!(&entry.event, Event::Started(started)
-            if matches!(started.lineage, Some(Lineage::Continued { .. })))
-    });
-    loaded.run.status == RunStatus::Pending
-        && loaded.run.cancel_requested == Some(CancelReason::Replaced)
-        // What goes on for another was at work as that.
-        && !goes_on
+/// What is to be written before the guest begins, and, of a run with a limit, whether its turn has come or not. Of one
+/// that has executed nothing, the guest would only learn that it is to end at its first wait; and what that waits for
+/// may come to a good end.
+fn without_guest(loaded: &Loaded, untouched: bool, now: Timestamp) -> Option<NewEntry> {
+    let Event::Started(started) = &loaded.entries.first()?.event else {
+        return None;
+    };
+    let ended = |text: &str| {
+        let failure = Failure::new(FailureKind::Cancelled, text);
+        NewEntry::with_body(Event::Terminated, Body::new(failure.to_json()))
+    };
+    // What goes on for another was at work as that.
+    let goes_on = matches!(started.lineage, Some(Lineage::Continued { .. }));
+    let never_ran = untouched && loaded.run.status == RunStatus::Pending && !goes_on;
+    // Of those without a limit some rested, and had left no entry.
+    let limited = loaded.run.concurrency.is_some();
+    let for_nothing = |reason: &CancelReason| never_ran && (limited || *reason == CancelReason::Replaced);
+    if let Some(reason) = loaded.run.cancel_requested.filter(for_nothing) {
+        return Some(ended(reason.text()));
+    }
+    let mut work = Work::default();
+    loaded.entries.iter().for_each(|entry| work.apply(entry));
+    let reason = CancelReason::Timeout;
+    match work.deadline.filter(|deadline| limited && deadline.at() <= now)? {
+        Deadline::Cancel(_) if never_ran => Some(ended(reason.text())),
+        Deadline::Cancel(_) => Some(NewEntry::event(Event::CancelRequested { reason })),
+        Deadline::End(_) => Some(ended(OUT_OF_TIME)),
+    }
 }
+
+/// Of a run that did not use its grace.
+const OUT_OF_TIME: &str = "the run took longer than its timeout allows, and did not end when it was asked to";
 
 fn corrupt(run: &RunId, error: &GuestError) -> StoreError {
     StoreError::Corrupt {
@@ -294,9 +321,7 @@ async fn settle(
             Ok(Stop::Store(error)) => Err(error),
             Ok(Stop::Replay(error)) => Err(corrupt(run, &error)),
             Ok(Stop::OutOfTime) => {
-                let text =
-                    "the run took longer than its timeout allows, and did not end when it was asked to";
-                let failure = Failure::new(FailureKind::Cancelled, text);
+                let failure = Failure::new(FailureKind::Cancelled, OUT_OF_TIME);
                 let mut entries = leftover;
                 let body = Body::new(failure.to_json());
                 entries.push(NewEntry::with_body(Event::Terminated, body));

@@ -2,11 +2,11 @@
 //!
 //! Counted in memory, as one process owns the database: what is at work ends with it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
 
 use crate::ids::{ConcurrencyGroup, RunId};
-use crate::journal::Concurrency;
+use crate::journal::{Concurrency, Timestamp};
 use crate::store::Waits;
 
 /// Groups that have a run at work or one that waits, and what is known of limits.
@@ -18,6 +18,8 @@ pub struct Groups {
     members: HashMap<RunId, Member>,
     /// Runs that wait, of all groups.
     waiting: usize,
+    /// When the time of runs that wait is over, of those that have a time.
+    deadlines: BTreeSet<(Timestamp, RunId)>,
     /// A group has room for runs that wait in the store alone.
     look: bool,
     last_ticket: u64,
@@ -37,6 +39,8 @@ struct Member {
     concurrency: Concurrency,
     /// Absent when it is at work.
     ticket: Option<u64>,
+    /// When its time is over, as long as it waits and nobody was told.
+    deadline: Option<Timestamp>,
 }
 
 /// What became of a run that wants to work.
@@ -76,12 +80,43 @@ impl Groups {
             self.look |= room && group.queue.is_empty();
             return Entered::Full;
         };
-        let concurrency = concurrency.clone();
-        self.members.insert(run.clone(), Member { concurrency, ticket });
+        let member = Member {
+            concurrency: concurrency.clone(),
+            ticket,
+            deadline: None,
+        };
+        self.members.insert(run.clone(), member);
         match ticket {
             None => Entered::In,
             Some(_) => Entered::Queued,
         }
+    }
+
+    /// The time of a run ends then, and if it waits until then somebody must look.
+    pub fn set_deadline(&mut self, run: &RunId, at: Option<Timestamp>) {
+        if let Some(member) = self.members.get_mut(run).filter(|member| member.ticket.is_some()) {
+            forget_deadline(&mut self.deadlines, run, member);
+            member.deadline = at;
+            self.deadlines.extend(at.map(|at| (at, run.clone())));
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// The runs that wait and whose time is over, once each.
+    pub fn take_overdue(&mut self, now: Timestamp) -> Vec<RunId> {
+        let mut overdue = Vec::new();
+        while self.next_deadline().is_some_and(|at| at <= now)
+            && let Some((_, run)) = self.deadlines.pop_first()
+        {
+            if let Some(member) = self.members.get_mut(&run) {
+                member.deadline = None;
+            }
+            overdue.push(run);
+        }
+        overdue
     }
 
     /// A run rests or has ended, if it was at work. The runs whose turn it is now are at work.
@@ -103,9 +138,11 @@ impl Groups {
         let Some(ticket) = self.members.get(run).and_then(|member| member.ticket) else {
             return;
         };
-        let Some(Member { concurrency, .. }) = self.members.remove(run) else {
+        let Some(mut member) = self.members.remove(run) else {
             return;
         };
+        forget_deadline(&mut self.deadlines, run, &mut member);
+        let concurrency = member.concurrency;
         if let Some(group) = self.groups.get_mut(&concurrency.group)
             && let Ok(place) = group.queue.binary_search_by_key(&ticket, |(ticket, _)| *ticket)
         {
@@ -142,6 +179,7 @@ impl Groups {
             group.at_work += 1;
             self.waiting -= 1;
             if let Some(member) = self.members.get_mut(&run) {
+                forget_deadline(&mut self.deadlines, &run, member);
                 member.ticket = None;
             }
             turn.push(run);
@@ -228,6 +266,12 @@ impl Groups {
     }
 }
 
+fn forget_deadline(deadlines: &mut BTreeSet<(Timestamp, RunId)>, run: &RunId, member: &mut Member) {
+    if let Some(at) = member.deadline.take() {
+        deadlines.remove(&(at, run.clone()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,6 +329,29 @@ mod tests {
         assert_eq!(groups.release(&run(1)), [run(3)]);
         assert_eq!(groups.declare("w", None), [run(4), run(5)]);
         assert_eq!(groups.enter(&run(7), &pinned, 10), Entered::In);
+    }
+
+    #[test]
+    fn deadlines_are_of_those_who_wait() {
+        let (mut groups, one) = (Groups::default(), limited("w", 1));
+        for n in 0..5 {
+            groups.enter(&run(n), &one, 10);
+            groups.set_deadline(&run(n), Some(100 - n as u64));
+        }
+        groups.set_deadline(&run(2), Some(90));
+        assert_eq!(groups.next_deadline(), Some(90));
+        groups.withdraw(&run(2));
+        assert_eq!(groups.take_overdue(95), []);
+        assert_eq!(groups.take_overdue(96), [run(4)]);
+        assert_eq!(groups.take_overdue(96), []);
+        assert_eq!(groups.release(&run(0)), [run(1)]);
+        assert_eq!(groups.take_overdue(200), [run(3)]);
+        assert_eq!(
+            ahead(&groups, 4, &one),
+            Some(Some(1)),
+            "it waits until it has ended"
+        );
+        assert!(groups.deadlines.is_empty());
     }
 
     #[test]

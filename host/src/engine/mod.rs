@@ -37,7 +37,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::clock::Clock;
 use crate::journal::{Limits, Timestamp};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{BlobLimits, Sandbox};
 use crate::store::{Cap, Fence, Store, StoreError};
 
 use backlog::Backlog;
@@ -80,6 +80,8 @@ pub struct EngineConfig {
     pub unread: Cap,
     /// Where blobs are kept; `None` for a temporary folder that goes with the engine.
     pub blobs: Option<PathBuf>,
+    /// How large blobs may be.
+    pub blob_limits: BlobLimits,
 }
 
 impl Default for EngineConfig {
@@ -93,6 +95,7 @@ impl Default for EngineConfig {
             cancel_grace: Duration::from_secs(10),
             unread: Cap::default(),
             blobs: None,
+            blob_limits: BlobLimits::default(),
         }
     }
 }
@@ -133,7 +136,7 @@ impl Engine {
         config: EngineConfig,
     ) -> Result<Self> {
         let fence = store.take_over(clock.now()).await?;
-        let blobs = Blobs::open(config.blobs.as_deref()).map_err(BlobError::from)?;
+        let blobs = Blobs::open(config.blobs.as_deref(), config.blob_limits).map_err(BlobError::from)?;
         let blobs = Arc::new(blobs);
         let engine = Self(Arc::new(Inner {
             blobs,

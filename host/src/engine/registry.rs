@@ -84,6 +84,18 @@ pub struct Due {
     pub loaded: Option<Loaded>,
     /// What limits it, where that is known; its activation asks where it is not.
     pub concurrency: Option<Concurrency>,
+    /// When its time is over, where that is known and it has one.
+    pub deadline: Option<Timestamp>,
+}
+
+/// What became of a run that was found in the store.
+pub enum Found {
+    /// Its activation can begin.
+    Begins(Box<Place>),
+    /// It waits for its turn, and its journal says until when it may.
+    Waits,
+    /// It is known, or waits for room.
+    Known,
 }
 
 /// A place for an activation, taken.
@@ -228,6 +240,7 @@ impl Active {
                 run,
                 loaded: None,
                 concurrency: None,
+                deadline: None,
             }));
         }
         places
@@ -288,20 +301,29 @@ impl Registry {
             slot.signal.tell(entry);
             return None;
         }
+        // A payload is read when its turn has come. Other news may be that it need not wait any longer.
+        if entry.is_some() && active.groups.is_waiting(&due.run) {
+            return None;
+        }
         self.place(&mut active, due)
     }
 
     /// As [`Registry::wake`], for runs found in the store: an activation that there is knows by itself.
-    pub fn find(&self, due: Due) -> Option<Place> {
+    pub fn find(&self, due: Due) -> Found {
         let mut active = self.lock();
-        match active.runs.contains_key(&due.run) {
-            true => None,
-            false => self.place(&mut active, due),
+        let run = due.run.clone();
+        if active.runs.contains_key(&run) || active.groups.is_waiting(&run) {
+            return Found::Known;
+        }
+        match self.place(&mut active, due) {
+            Some(place) => Found::Begins(Box::new(place)),
+            None if active.groups.is_waiting(&run) => Found::Waits,
+            None => Found::Known,
         }
     }
 
     fn place(&self, active: &mut Active, due: Due) -> Option<Place> {
-        if active.shut_down || active.queued.contains(&due.run) || active.groups.is_waiting(&due.run) {
+        if active.shut_down || active.queued.contains(&due.run) {
             return None;
         }
         if active.runs.len() >= self.max_resident && active.waiting.len() >= MAX_WAITING {
@@ -310,7 +332,7 @@ impl Registry {
             return None;
         }
         if let Some(concurrency) = &due.concurrency
-            && active.groups.enter(&due.run, concurrency, MAX_WAITING) != Entered::In
+            && self.enter(active, &due.run, concurrency, due.deadline) != Entered::In
         {
             self.look_for_more(active);
             return None;
@@ -322,6 +344,37 @@ impl Registry {
         active.waiting.push_back(due.run);
         active.evict_one();
         None
+    }
+
+    fn enter(
+        &self,
+        active: &mut Active,
+        run: &RunId,
+        concurrency: &Concurrency,
+        deadline: Option<Timestamp>,
+    ) -> Entered {
+        let entered = active.groups.enter(run, concurrency, MAX_WAITING);
+        if entered == Entered::Queued && deadline.is_some() {
+            active.groups.set_deadline(run, deadline);
+            self.scheduler.notify_one();
+        }
+        entered
+    }
+
+    /// The time of a run that waits for its turn is over then.
+    pub fn set_deadline(&self, run: &RunId, at: Timestamp) {
+        self.lock().groups.set_deadline(run, Some(at));
+        self.scheduler.notify_one();
+    }
+
+    /// When the time of a run that waits for its turn is over.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.lock().groups.next_deadline()
+    }
+
+    /// Runs that wait for their turn and whose time is over.
+    pub fn take_overdue(&self, now: Timestamp) -> Vec<RunId> {
+        self.lock().groups.take_overdue(now)
     }
 
     /// The task that carries the run on, so that it can be ended.
@@ -352,10 +405,11 @@ impl Registry {
     }
 
     /// The guest has something to do again. While it waits for its turn its instance can be given up.
-    pub fn wakes(&self, run: &RunId, concurrency: Option<&Concurrency>) -> Turn {
+    /// `deadline`: when the run's time is over.
+    pub fn wakes(&self, run: &RunId, concurrency: Option<&Concurrency>, deadline: Option<Timestamp>) -> Turn {
         let mut active = self.lock();
         let entered = concurrency.map_or(Entered::In, |concurrency| {
-            active.groups.enter(run, concurrency, MAX_WAITING)
+            self.enter(&mut active, run, concurrency, deadline)
         });
         match entered {
             Entered::In => {
@@ -380,9 +434,9 @@ impl Registry {
     }
 
     /// An activation is about to let its guest run.
-    pub fn begins(&self, run: &RunId, concurrency: &Concurrency) -> Turn {
+    pub fn begins(&self, run: &RunId, concurrency: &Concurrency, deadline: Option<Timestamp>) -> Turn {
         let mut active = self.lock();
-        match active.groups.enter(run, concurrency, MAX_WAITING) {
+        match self.enter(&mut active, run, concurrency, deadline) {
             Entered::In => {
                 if let Some(slot) = active.runs.get_mut(run) {
                     slot.its_turn = false;
@@ -397,6 +451,10 @@ impl Registry {
     pub fn withdraw(&self, run: &RunId) {
         let mut active = self.lock();
         active.groups.withdraw(run);
+        // It may wait with its instance, and would for as long as such are kept.
+        if let Some(slot) = active.runs.get(run) {
+            slot.signal.evict.notify_one();
+        }
         self.look_for_more(&active);
     }
 
@@ -431,7 +489,7 @@ impl Registry {
         // Whoever waits for its turn hears of its news then.
         let waits = active.groups.is_waiting(run);
         if let Some(slot) = active.runs.get_mut(run)
-            && (slot.its_turn || (slot.signal.has_news() && !waits))
+            && (std::mem::take(&mut slot.its_turn) || (slot.signal.has_news() && !waits))
         {
             slot.idle_since = None;
             return Left::Stay;
@@ -554,5 +612,36 @@ impl Registry {
 
     pub fn is_shut_down(&self) -> bool {
         self.lock().shut_down
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its turn came as it gave its instance up, and it has ended since: it is told once, and not for ever.
+    #[test]
+    fn who_is_told_of_its_turn_may_leave_all_the_same() {
+        let registry = Registry::new(10);
+        let one = Concurrency {
+            group: ConcurrencyGroup::new("w").unwrap(),
+            limit: NonZeroU32::MIN,
+        };
+        let [first, second, third] = ["a", "b", "c"].map(|id| RunId::new(id).unwrap());
+        for run in [&first, &second] {
+            let due = Due {
+                run: run.clone(),
+                loaded: None,
+                concurrency: None,
+                deadline: None,
+            };
+            assert!(registry.wake(due, None).is_some());
+        }
+        assert!(matches!(registry.begins(&first, &one, None), Turn::Now));
+        assert!(matches!(registry.wakes(&second, Some(&one), None), Turn::Waits));
+        assert!(matches!(registry.leave(&first, None), Left::Gone(_)));
+        assert!(matches!(registry.leave(&second, None), Left::Stay));
+        assert!(matches!(registry.leave(&second, None), Left::Gone(_)));
+        assert!(matches!(registry.begins(&third, &one, None), Turn::Now));
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::Engine;
 use super::carry_on::carry_on;
-use super::registry::{Due, Place};
+use super::registry::{Due, Found, Place};
 use crate::ids::RunId;
-use crate::journal::{Entry, Timestamp};
+use crate::journal::{Deadline, Entry, Timestamp, Work};
 use crate::store::{DueRun, Loaded, StoreError};
 
 /// How soon to try again when the store could not be read.
@@ -22,6 +22,7 @@ impl Engine {
                 run: run.clone(),
                 loaded: None,
                 concurrency: None,
+                deadline: None,
             },
             None,
         );
@@ -38,12 +39,14 @@ impl Engine {
     /// As [`Engine::wake`], for a run that was just admitted.
     pub(super) fn wake_new(&self, run: &RunId, loaded: Loaded) {
         let concurrency = loaded.run.concurrency.clone();
+        let deadline = deadline_of(&loaded.entries);
         let loaded = Some(loaded);
         self.wake_with(
             Due {
                 run: run.clone(),
                 loaded,
                 concurrency,
+                deadline,
             },
             None,
         );
@@ -56,6 +59,7 @@ impl Engine {
                 run: run.clone(),
                 loaded: None,
                 concurrency: None,
+                deadline: None,
             },
             Some(entry),
         );
@@ -114,8 +118,12 @@ async fn run(engine: Engine) {
                 }
             }
         }
+        for run in inner.registry.take_overdue(inner.clock.now()) {
+            engine.wake(&run);
+        }
+        let deadlines = [next, inner.registry.next_deadline()];
         let deadline = async {
-            match next {
+            match deadlines.into_iter().flatten().min() {
                 Some(at) => inner.clock.sleep_until(at).await,
                 None => std::future::pending().await,
             }
@@ -128,6 +136,13 @@ async fn run(engine: Engine) {
         next = [next, wake].into_iter().flatten().min();
         look = more || next.is_some_and(|at| at <= inner.clock.now());
     }
+}
+
+/// When a run that has this journal has had its time.
+pub(super) fn deadline_of(entries: &[Entry]) -> Option<Timestamp> {
+    let mut work = Work::default();
+    entries.iter().for_each(|entry| work.apply(entry));
+    work.deadline.map(Deadline::at)
 }
 
 /// Takes in what is due, as much as there is room for; says when the next run becomes due.
@@ -144,9 +159,22 @@ async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
             run,
             loaded: None,
             concurrency,
+            deadline: None,
         };
-        if let Some(place) = inner.registry.find(due) {
-            engine.begin(place);
+        let run = due.run.clone();
+        match inner.registry.find(due) {
+            Found::Begins(place) => engine.begin(*place),
+            Found::Waits => {
+                let first = inner.store.journal(&run, 0, 1).await?;
+                // Most have no time of their own, and their journals need not be read.
+                if first.is_some_and(|first| deadline_of(&first).is_some())
+                    && let Some(loaded) = inner.store.load(&run, 0).await?
+                    && let Some(at) = deadline_of(&loaded.entries)
+                {
+                    inner.registry.set_deadline(&run, at);
+                }
+            }
+            Found::Known => {}
         }
     }
     let due = inner.store.next_due(now).await?;

@@ -20,6 +20,9 @@ const LATE_MS: u64 = 60_000;
 /// Slots dealt with before the host looks at what else is due.
 const SLOTS_AT_ONCE: usize = 100;
 
+/// How soon a slot is tried again whose workflow could not be started, in milliseconds: its component does not load.
+const RETRY_MS: u64 = 60_000;
+
 /// Most slots of one backfill.
 const MAX_BACKFILL: usize = 1_000;
 
@@ -120,7 +123,7 @@ impl Engine {
     }
 
     /// Starts a run for every slot from `from` up to and with `to` that had none yet, also for slots from before the
-    /// schedule was there. `name` is `deployment/workflow`.
+    /// schedule was there. Slots that have not come yet are left to the schedule. `name` is `deployment/workflow`.
     ///
     /// # Errors
     /// [`Error::ScheduleNotFound`]; [`Error::InvalidRequest`] for a range that has too many slots.
@@ -137,8 +140,9 @@ impl Engine {
         let stored = stored.ok_or_else(not_found)?;
         let schedule = read(&stored).ok_or_else(not_found)?;
         let first = schedule.after(from.saturating_sub(1));
+        let now = self.0.clock.now();
         let slots: Vec<_> = std::iter::successors(first, |slot| schedule.after(*slot))
-            .take_while(|slot| *slot <= to)
+            .take_while(|slot| *slot <= to.min(now))
             .take(MAX_BACKFILL + 1)
             .collect();
         if slots.len() > MAX_BACKFILL {
@@ -208,7 +212,9 @@ impl Engine {
                 };
                 match slot {
                     Some(slot) => {
-                        self.fire_slot(&stored.name, slot).await?;
+                        if !self.fire_slot(&stored.name, slot).await? {
+                            break Some(now.saturating_add(RETRY_MS));
+                        }
                         done_until = slot;
                     }
                     None => self.pass(&stored.name, done_until).await?,
@@ -219,18 +225,19 @@ impl Engine {
         Ok(soonest)
     }
 
-    async fn fire_slot(&self, name: &ScheduleName, slot: Timestamp) -> std::result::Result<(), StoreError> {
+    /// False when the slot is still to be fired.
+    async fn fire_slot(&self, name: &ScheduleName, slot: Timestamp) -> std::result::Result<bool, StoreError> {
         match self.fire(name, slot, Some(slot)).await {
             Ok((parts, _)) => {
                 for part in parts.iter().filter(|part| part.run().is_none()) {
                     tracing::warn!(schedule = %name, slot = slot_text(slot), ?part, "a slot started no run");
                 }
-                Ok(())
+                Ok(true)
             }
             Err(Error::Store(error)) => Err(error),
             Err(error) => {
-                tracing::error!(schedule = %name, slot = slot_text(slot), %error, "a slot started no run");
-                Ok(())
+                tracing::error!(schedule = %name, slot = slot_text(slot), %error, "a slot waits: it cannot be started");
+                Ok(false)
             }
         }
     }

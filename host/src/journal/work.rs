@@ -95,6 +95,14 @@ pub enum Deadline {
     End(Timestamp),
 }
 
+impl Deadline {
+    pub fn at(self) -> Timestamp {
+        match self {
+            Self::Cancel(at) | Self::End(at) => at,
+        }
+    }
+}
+
 /// Derived from entries, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Work {

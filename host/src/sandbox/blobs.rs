@@ -5,9 +5,29 @@ use async_trait::async_trait;
 use crate::ids::Digest;
 use crate::journal::{Failure, FailureKind};
 
+/// Most bytes that attempts write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlobLimits {
+    /// Of one blob.
+    pub blob_bytes: u64,
+    /// Of all blobs of one attempt.
+    pub attempt_bytes: u64,
+}
+
+impl Default for BlobLimits {
+    fn default() -> Self {
+        Self {
+            blob_bytes: 1 << 30,
+            attempt_bytes: 4 << 30,
+        }
+    }
+}
+
 /// Keeps the blobs that attempts write. Failures are for the guest.
 #[async_trait]
 pub trait BlobStore: Send + Sync {
+    fn limits(&self) -> BlobLimits;
+
     async fn create(&self) -> Result<Box<dyn BlobWriter>, Failure>;
 
     async fn open(&self, digest: Digest) -> Result<Box<dyn BlobReader>, Failure>;
@@ -34,6 +54,10 @@ pub struct NoBlobs;
 
 #[async_trait]
 impl BlobStore for NoBlobs {
+    fn limits(&self) -> BlobLimits {
+        BlobLimits::default()
+    }
+
     async fn create(&self) -> Result<Box<dyn BlobWriter>, Failure> {
         Err(Failure::new(FailureKind::StorageFailed, "no blobs are kept here"))
     }

@@ -24,7 +24,7 @@ mod effects;
 mod trap;
 mod workflow;
 
-pub use blobs::{BlobReader, BlobStore, BlobWriter, NoBlobs};
+pub use blobs::{BlobLimits, BlobReader, BlobStore, BlobWriter, NoBlobs};
 pub use closure::Replica;
 pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use effects::{NoEffects, StepEffects};

@@ -118,3 +118,25 @@ async fn hoard_writers() -> Result<(usize, String), StepFailed> {
 async fn hoards_writers() -> WorkflowResult<(usize, String)> {
     Ok(hoard_writers().await?)
 }
+
+/// Writes more than may be, and then what may: what each came to.
+#[step(retries = 0)]
+async fn overfill(sizes: Vec<usize>) -> Result<Vec<String>, StepFailed> {
+    let mut told = Vec::new();
+    for size in sizes {
+        let mut writer = Blob::writer()?;
+        let written = writer.write(&vec![0; size]);
+        // What was refused is not in it.
+        let blob = writer.finish()?;
+        told.push(match written {
+            Ok(()) => blob.bytes.to_string(),
+            Err(failure) => format!("{}, {}", failure.kind, blob.bytes),
+        });
+    }
+    Ok(told)
+}
+
+#[workflow]
+async fn overfills(sizes: Vec<usize>) -> WorkflowResult<Vec<String>> {
+    Ok(overfill(sizes).await?)
+}

@@ -286,3 +286,34 @@ async fn binds_a_webhook_to_a_plain_token() -> WorkflowResult<String> {
     let bound = Webhook::<Value>::bind("plain");
     Ok(bound.err().map(|error| error.to_string()).unwrap_or_default())
 }
+
+/// Answers one caller a run, so many runs after each other.
+#[workflow]
+async fn adds_one_a_run(token: Option<String>, rounds: u32) -> WorkflowResult<()> {
+    let mut webhook = match &token {
+        Some(token) => Webhook::<Sum>::bind(token.as_str())?,
+        None => Webhook::<Sum>::open_responding()?,
+    };
+    if token.is_none() {
+        stream("urls").write(webhook.url())?;
+    }
+    if let Some(request) = webhook.next().await? {
+        let Sum { a, b } = request.payload;
+        request.respond(200, &json!({ "sum": a + b }))?;
+    }
+    match rounds {
+        1 => Ok(()),
+        _ => Err(onemark_sdk::continue_as_new(
+            json!({ "token": webhook.hook().token(), "rounds": rounds - 1 }),
+        )),
+    }
+}
+
+/// Has a URL, and reads nothing of what comes there.
+#[workflow]
+async fn hands_out_a_url() -> WorkflowResult<()> {
+    let webhook = Webhook::<Value>::open()?;
+    stream("urls").write(webhook.url())?;
+    sleep(Duration::from_secs(3_600)).await?;
+    Ok(())
+}

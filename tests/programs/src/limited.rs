@@ -77,3 +77,28 @@ async fn one_that_traps(trap: bool) -> WorkflowResult<()> {
     assert!(!trap, "as asked");
     Ok(())
 }
+
+/// Acts once it was told to where it is to wait for that, and undoes it when asked to cancel.
+#[workflow(concurrency = 1, timeout = "1h", timeout_grace = "1m")]
+async fn one_in_an_hour(marks: String, name: String, waits: bool) -> WorkflowResult<()> {
+    if waits {
+        let mut hook = Hook::<u64>::open(name.as_str())?;
+        if let Err(error) = hook.next().await {
+            act_limited(&marks, &format!("undo-{name}")).await?;
+            return Err(error.into());
+        }
+    }
+    Ok(act_limited(&marks, &name).await?)
+}
+
+/// Acts once a run, so many runs after each other.
+#[workflow(concurrency = 1)]
+async fn one_pass_at_a_time(marks: String, name: String, left: u64) -> WorkflowResult<()> {
+    act_limited(&marks, &format!("{name}{left}")).await?;
+    match left {
+        0 => Ok(()),
+        _ => Err(onemark_sdk::continue_as_new(
+            json!({ "marks": marks, "name": name, "left": left - 1 }),
+        )),
+    }
+}

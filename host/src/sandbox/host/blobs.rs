@@ -8,11 +8,9 @@ use wasmtime::component::Resource;
 use crate::ids::Digest;
 use crate::journal::{Failure, FailureKind};
 use crate::sandbox::bindings::onemark::workflow::blobs::{Host, HostReader, HostWriter};
-use crate::sandbox::blobs::BlobStore;
+use crate::sandbox::blobs::{BlobLimits, BlobStore};
 use crate::sandbox::guest::{Guest, OpenReader, OpenWriter};
 
-const MAX_BLOB_BYTES: u64 = 1 << 30;
-const MAX_ATTEMPT_BYTES: u64 = 4 << 30;
 const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 /// Writers and readers of one attempt: each holds a file open.
@@ -33,17 +31,22 @@ fn too_large(text: String) -> Failure {
 }
 
 /// Whether a chunk may be added to a blob of so many bytes, in an attempt that wrote so many.
-fn check_chunk(chunk: usize, blob: u64, attempt: u64) -> Result<(), Failure> {
+fn check_chunk(chunk: usize, blob: u64, attempt: u64, limits: BlobLimits) -> Result<(), Failure> {
+    let BlobLimits {
+        blob_bytes,
+        attempt_bytes,
+    } = limits;
     if chunk > MAX_CHUNK_BYTES {
         let text = format!("the chunk has {chunk} bytes; the limit is {MAX_CHUNK_BYTES}");
         return Err(too_large(text));
     }
-    if blob + chunk as u64 > MAX_BLOB_BYTES {
-        return Err(too_large("the blob would have more than 1 GiB, its limit".into()));
+    if blob + chunk as u64 > blob_bytes {
+        let text = format!("the blob would have more than {blob_bytes} bytes, its limit");
+        return Err(too_large(text));
     }
-    if attempt + chunk as u64 > MAX_ATTEMPT_BYTES {
-        let text = "the attempt would write blobs of more than 4 GiB, its limit";
-        return Err(too_large(text.into()));
+    if attempt + chunk as u64 > attempt_bytes {
+        let text = format!("the attempt would write blobs of more than {attempt_bytes} bytes, its limit");
+        return Err(too_large(text));
     }
     Ok(())
 }
@@ -82,14 +85,15 @@ impl HostWriter for Guest {
     }
 
     async fn write(&mut self, writer: Resource<OpenWriter>, chunk: Vec<u8>) -> Answer<()> {
-        let written = self.step("blobs.writer.write")?.blob_bytes;
+        let step = self.step("blobs.writer.write")?;
+        let (written, limits) = (step.blob_bytes, step.blobs.limits());
         let open = self.table.get_mut(&writer)?;
         let Some(writer) = &mut open.writer else {
             return Ok(Err(document(invalid(
                 "the blob is finished, or could not be written",
             ))));
         };
-        if let Err(failure) = check_chunk(chunk.len(), open.bytes, written) {
+        if let Err(failure) = check_chunk(chunk.len(), open.bytes, written, limits) {
             return Ok(Err(document(failure)));
         }
         if let Err(failure) = writer.write(&chunk).await {
