@@ -80,7 +80,7 @@ pub async fn receive(
     }
     let payload =
         String::from_utf8(body.into()).map_err(|_| ApiError::invalid_request("the body is not UTF-8"))?;
-    let delivery = delivery_id(form, &headers, &payload);
+    let delivery = delivery_id(form, &headers, &payload)?;
     let received = engine
         .receive_webhook(&route, delivery.as_deref(), payload.into())
         .await;
@@ -107,15 +107,34 @@ pub async fn receive(
     }))
 }
 
-/// By what the sender knows a request that it repeats.
-fn delivery_id(form: SignatureForm, headers: &HeaderMap, payload: &str) -> Option<String> {
-    let header = |name: &str| Some(headers.get(name)?.to_str().ok()?.to_owned());
-    match form {
-        SignatureForm::Github => header("x-github-delivery"),
-        SignatureForm::Hmac => header("idempotency-key"),
-        SignatureForm::Stripe => {
-            let event: Value = serde_json::from_str(payload).ok()?;
-            Some(event.get("id")?.as_str()?.to_owned())
-        }
+/// By what the sender knows a request that it repeats, if it says so.
+///
+/// # Errors
+/// When that cannot be told from the id of another request: a repeated one would be carried out twice.
+fn delivery_id(form: SignatureForm, headers: &HeaderMap, payload: &str) -> Result<Option<String>> {
+    let id = match form {
+        SignatureForm::Github => only_header(headers, "X-GitHub-Delivery")?,
+        SignatureForm::Hmac => only_header(headers, "Idempotency-Key")?,
+        SignatureForm::Stripe => serde_json::from_str::<Value>(payload)
+            .ok()
+            .and_then(|event| Some(event.get("id")?.as_str()?.to_owned())),
+    };
+    match id.as_deref() {
+        Some("") => Err(ApiError::invalid_request("the id of the delivery is empty")),
+        _ => Ok(id),
     }
+}
+
+fn only_header(headers: &HeaderMap, name: &str) -> Result<Option<String>> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        let text = format!("there are several `{name}` headers; send one");
+        return Err(ApiError::invalid_request(text));
+    }
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_| ApiError::invalid_request(format!("the `{name}` is not UTF-8")))?;
+    Ok(Some(text.to_owned()))
 }
