@@ -10,17 +10,18 @@ use crate::sandbox::{SpentInstance, StepInstance};
 /// From so many attempts in a row on, the next one's instance is made ahead. Fewer are often all that a run has.
 const LENGTH: u32 = 3;
 
-/// Instances made ahead at once, of all runs. Where more runs are at work, they share commits and the machine is
+/// Most instances made ahead at once, of all runs. Where more runs are at work, they share commits and the machine is
 /// busy anyway.
-const MAX_AHEAD: usize = 8;
+pub const MAX_AHEAD: usize = 8;
 
 /// Room for instances made ahead, shared by all activations of an engine.
 #[derive(Debug, Clone)]
 pub struct Ahead(Arc<Semaphore>);
 
 impl Ahead {
-    pub fn new() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_AHEAD)))
+    /// For so many instances.
+    pub fn new(instances: usize) -> Self {
+        Self(Arc::new(Semaphore::new(instances)))
     }
 }
 
@@ -52,9 +53,14 @@ impl Sequence {
         *self = Self::new(self.room.clone());
     }
 
-    /// The instance for the next attempt, if one was made.
+    /// The instance for the next attempt, if one was made. If not, no other is held when the attempt makes its own: there
+    /// might be no room for both.
     pub fn fresh(&mut self) -> Option<StepInstance> {
-        self.fresh.take().map(|(instance, _)| instance)
+        let fresh = self.fresh.take().map(|(instance, _)| instance);
+        if fresh.is_none() {
+            self.spent = None;
+        }
+        fresh
     }
 
     /// Keeps an instance that has had its attempt until [`Self::prepare`].

@@ -100,7 +100,9 @@ impl Sandbox {
         let logs = GuestLog::new(logs);
         // Up to the closure it says what the workflow's own instance said.
         logs.set_silent(true);
-        let mut store = self.workflow_store(guest, logs, self.egress());
+        // Its time begins when there is room.
+        let room = self.room().await;
+        let mut store = self.workflow_store(guest, logs, self.egress(), room);
         let ended = async {
             store.set_fuel(fuel)?;
             let instance = component.replica.instantiate_async(&mut store).await?;

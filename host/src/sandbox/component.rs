@@ -11,7 +11,7 @@ use super::host::http::HttpEgress;
 use super::limits::MemoryLimit;
 use super::logs::{GuestLog, NoLogs};
 use super::manifest::{Manifest, ManifestError};
-use super::runtime::Sandbox;
+use super::runtime::{Room, Sandbox};
 use super::sources::Sources;
 use super::trap::Trap;
 use crate::ids::Digest;
@@ -102,7 +102,8 @@ impl Sandbox {
         let logs = GuestLog::new(Arc::new(NoLogs));
         let memory = Limits::default().workflow_memory;
         let wasi = wasi_with_logs(&logs).build();
-        let mut store = self.store(Role::Describe, logs, memory, wasi, HttpEgress::default());
+        let room = self.room_to_describe().await;
+        let mut store = self.store(Role::Describe, logs, memory, wasi, HttpEgress::default(), room);
         let described = async {
             store.set_fuel(DESCRIBE_FUEL)?;
             let instance = pre.instantiate_async(&mut store).await?;
@@ -122,6 +123,7 @@ impl Sandbox {
         memory: u64,
         wasi: wasmtime_wasi::WasiCtx,
         egress: HttpEgress,
+        room: Room,
     ) -> Store<Guest> {
         let guest = Guest {
             role,
@@ -131,6 +133,7 @@ impl Sandbox {
             table: Default::default(),
             http: Default::default(),
             egress,
+            _room: room,
         };
         let mut store = Store::new(&self.engine, guest);
         store.limiter(|guest| &mut guest.memory);
