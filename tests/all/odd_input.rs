@@ -563,6 +563,17 @@ async fn a_run_that_goes_on_for_ever_starves_nobody_and_can_be_ended(kind: Store
     }
 }
 
+/// The host bounds what a guest holds; over it the run is blocked, and says what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_that_holds_too_much_is_told_so() {
+    let host = TestHost::on(StoreKind::Memory).await;
+    let run = host.start("holds_too_much", json!({})).await;
+    let blocked = host.ended(&run).await.blocked.expect("it is blocked");
+    for words in ["more than 250000 handles", "for_each_bounded"] {
+        assert!(blocked.message.contains(words), "{}", blocked.message);
+    }
+}
+
 async fn the_parent_of_a_child_that_cannot_be_goes_on(kind: StoreKind) {
     let host = TestHost::on(kind).await;
     for workflow in [

@@ -8,6 +8,7 @@ use wasmtime::{Store, UpdateDeadline};
 use super::bindings::{WorkflowIndices, WorkflowPre};
 use super::guest::{Guest, Role, wasi_with_logs};
 use super::host::http::HttpEgress;
+use super::limits::MAX_HANDLES;
 use super::limits::MemoryLimit;
 use super::logs::{GuestLog, NoLogs};
 use super::manifest::{Manifest, ManifestError};
@@ -136,6 +137,7 @@ impl Sandbox {
             _room: room,
         };
         let mut store = Store::new(&self.engine, guest);
+        store.set_max_component_handles(MAX_HANDLES);
         store.limiter(|guest| &mut guest.memory);
         // At each epoch a guest lets others run; it goes on when it is polled again.
         // Tokio's own yield lets timers and I/O come to their turn too, however many guests compute.

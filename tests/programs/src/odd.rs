@@ -1,9 +1,10 @@
 //! Workflows that are given what nobody expects.
 
 use onemark_sdk::prelude::*;
-use onemark_sdk::{child, continue_as_new, emit};
+use onemark_sdk::{cancelled, child, continue_as_new, emit};
 use serde_json::{Value, json};
 
+use std::task::Poll;
 
 /// Uses a text wherever the interface takes a name; what each place made of it.
 #[workflow]
@@ -75,4 +76,19 @@ async fn sleeps_for_ages(token: String, ms: u64) -> WorkflowResult<Value> {
             Err(_) => Some(json!("slept")),
         }
     ))
+}
+
+/// Waits for the request to cancel, more often than it can.
+#[workflow]
+async fn holds_too_much() -> WorkflowResult<()> {
+    let mut waits = Vec::new();
+    loop {
+        let mut cancelled = Box::pin(cancelled());
+        std::future::poll_fn(|context| {
+            let _ = cancelled.as_mut().poll(context);
+            Poll::Ready(())
+        })
+        .await;
+        waits.push(cancelled);
+    }
 }
