@@ -590,3 +590,29 @@ async fn the_parent_of_a_child_that_cannot_be_goes_on(kind: StoreKind) {
     }
     assert!(matches!(host.hook("t").await, Err(Error::HookNotFound(_))));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_name_of_a_deployment_is_refused() {
+    let host = TestHost::on(StoreKind::Memory).await;
+    let before = host.engine.deployments().await.unwrap().len();
+    let (long, digest) = ("x".repeat(101), "0a".repeat(32));
+    for name in [
+        "", ".", "..", "a/b", "a b", "größe", "a%2Fb", "a\nb", &long, &digest,
+    ] {
+        let refused = host.engine.deploy(name, onemark_tests::programs()).await;
+        let Err(Error::InvalidRequest(text)) = refused else {
+            panic!("{name}: {refused:?}");
+        };
+        assert!(text.contains("no name for a deployment"), "{text}");
+    }
+    assert_eq!(host.engine.deployments().await.unwrap().len(), before);
+    let longest = "x".repeat(100);
+    host.engine
+        .deploy(&longest, onemark_tests::programs())
+        .await
+        .unwrap();
+    let run = host
+        .start(&format!("{longest}/sequence"), json!({ "n": 1 }))
+        .await;
+    host.output(&run).await;
+}
