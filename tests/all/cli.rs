@@ -563,6 +563,85 @@ fn refuses_bad_usage() {
 }
 
 #[test]
+fn odd_names_by_command() {
+    let served = Served::with_programs();
+    for name in [
+        "a/b//c/",
+        "/../v1/runs",
+        "%2e%2e",
+        "größe ☃ 🦀",
+        "?a&b#c",
+        "--help",
+        "two  spaces",
+        "\"'`\\",
+    ] {
+        let input = json!({ "token": name }).to_string();
+        let (id, tag, key) = (
+            format!("--id={name}"),
+            format!("--tag=odd={name}"),
+            format!("--key={name}"),
+        );
+        served
+            .run(&["start", "echoes", &input, &id, &tag, &key])
+            .ends_with(0);
+        let shown = served
+            .run(&["-o", "json", "runs", "show", "--", name])
+            .ends_with(0);
+        assert_eq!(
+            (&shown.json()["id"], &shown.json()["tags"]["odd"]),
+            (&json!(name), &json!(name))
+        );
+        let found = served.run(&["-o", "json", "runs", "list", &tag]).ends_with(0);
+        assert_eq!(found.json()["runs"][0]["id"], name);
+        let hook = served
+            .run(&["-o", "json", "hooks", "show", "--", name])
+            .ends_with(0);
+        assert_eq!(hook.json()["token"], name);
+        served.run(&["deliver", &key, "--", name, "\"end\""]).ends_with(0);
+        served.run(&["emit", &id, "--", name, "{}"]).ends_with(0);
+        served.run(&["runs", "stream", "--", name, name]).ends_with(0);
+        served.run(&["journal", "--", name]).ends_with(0);
+        served.run(&["runs", "logs", "--", name]).ends_with(0);
+    }
+    // Not of the run or hook whose name is the rest of it.
+    served
+        .run(&["start", "read_any", "{}", "--id=ab", "--hook=ab"])
+        .ends_with(0);
+    for (name, says) in [
+        ("a\nb", "control character"),
+        ("a\tb", "control character"),
+        ("..", "URL"),
+        ("", "URL"),
+    ] {
+        for args in [
+            &["runs", "show", name][..],
+            &["runs", "terminate", name],
+            &["runs", "fork", name, "--at", "0"],
+            &["hooks", "dispose", name],
+            &["deliver", name, "1"],
+            &["emit", name, "1"],
+            &["journal", name],
+            &["runs", "stream", "ab", name],
+        ] {
+            served.run(args).ends_with(1).says(says);
+        }
+    }
+    served
+        .run(&["deliver", "ab", "1", "--key", "a\nb"])
+        .ends_with(1)
+        .says("control character");
+    served
+        .run(&["deliver", "ab", "1", "--key", ""])
+        .ends_with(1)
+        .says("idempotency key is empty");
+    let kept = served.run(&["-o", "json", "hooks", "show", "ab"]).ends_with(0);
+    assert_eq!(
+        (&kept.json()["state"], &kept.json()["unread"]),
+        (&json!("open"), &json!(0))
+    );
+}
+
+#[test]
 fn says_when_there_is_no_server() {
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()

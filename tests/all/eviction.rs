@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onemark::clock::ManualClock;
-use onemark::engine::EngineConfig;
+use onemark::clock::{ManualClock, SystemClock};
+use onemark::engine::{Engine, EngineConfig, Verdict};
 use onemark::ids::RunId;
 use onemark::journal::RunStatus;
-use onemark_tests::{Marks, StoreKind, TestHost};
+use onemark::store::MemoryStore;
+use onemark_tests::{Marks, StoreKind, TestHost, sandbox_with};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -37,6 +38,53 @@ async fn a_waiting_run_makes_room() {
     assert_eq!(
         host.engine.run(&asleep).await.unwrap().status,
         RunStatus::Suspended
+    );
+}
+
+/// Runs, steps, closures and replays wait for room; none of them fails for want of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_at_once_than_the_sandbox_has_room_for() {
+    for (kind, instances) in [
+        (StoreKind::Memory, 2),
+        (StoreKind::Sqlite, 3),
+        (StoreKind::Memory, 12),
+    ] {
+        let host = TestHost::with_room_for(kind, instances).await;
+        let asleep = host.start("sleeps", json!({ "lengths_ms": [3_600_000] })).await;
+        let mut runs = Vec::new();
+        for n in 0..6 {
+            runs.push(host.start("sequence", json!({ "n": 5 + n })).await);
+            runs.push(host.start("fanout", json!({ "n": 20 })).await);
+            runs.push(host.start("captures", json!({ "words": ["a", "b"] })).await);
+        }
+        runs.push(host.start("many_children", json!({ "n": 5 })).await);
+        for run in &runs {
+            host.output(run).await;
+            assert!(!host.events(run).await.contains(&"attempt_failed"), "{instances}");
+        }
+        let mut replays = tokio::task::JoinSet::new();
+        for run in runs {
+            let engine = host.engine.clone();
+            replays.spawn(async move { engine.replay(&run, None).await.unwrap().verdict });
+        }
+        let verdicts = replays.join_all().await;
+        assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Agrees));
+        assert_eq!(
+            host.engine.run(&asleep).await.unwrap().status,
+            RunStatus::Suspended
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_without_room_for_a_workflow_and_a_step_is_refused() {
+    let store = Arc::new(MemoryStore::new());
+    let (sandbox, clock) = (sandbox_with(&[], 1), Arc::new(SystemClock));
+    let opened = Engine::open(store, sandbox, clock, EngineConfig::default()).await;
+    let error = opened.err().expect("it does not start").to_string();
+    assert!(
+        error.contains("room for 1 instances") && error.contains("two at least"),
+        "{error}"
     );
 }
 

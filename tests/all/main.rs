@@ -26,6 +26,7 @@ mod flow_control;
 mod held;
 mod hooks;
 mod logs;
+mod odd_input;
 mod output;
 mod policies;
 mod readme;

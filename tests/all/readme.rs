@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use onemark_tests::{Service, onemark_bin};
+use onemark_tests::{Asked, Service, onemark_bin, patched};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -53,14 +53,19 @@ impl Terminal {
 
     /// A line of the README, at ports that are free here, with this database.
     fn shell(&self, line: &str) -> Command {
-        let line = line.replace("127.0.0.1:9000", &self.outside.to_string());
+        // Without `exec` a signal would end the shell alone; `env` reads what stands before a command.
+        self.script(&format!("exec env {line}"))
+    }
+
+    fn script(&self, lines: &str) -> Command {
+        let mut lines = lines.replace("127.0.0.1:9000", &self.outside.to_string());
+        lines = lines.replace("127.0.0.1:7070", &self.host.to_string());
         let mut folders = vec![PathBuf::from(self.folder.path())];
         let path = std::env::var_os("PATH").unwrap_or_default();
         folders.extend(std::env::split_paths(&path));
         let mut shell = Command::new("sh");
-        // Without `exec` a signal would end the shell alone.
         shell
-            .args(["-c", &format!("exec {line}")])
+            .args(["-ec", &lines])
             .current_dir(root())
             .env("PATH", std::env::join_paths(folders).expect("a good path"))
             .env("ONEMARK_DB", self.folder.path().join("onemark.db"))
@@ -72,11 +77,17 @@ impl Terminal {
 
     /// Runs a line to its end; what it printed.
     fn run(&self, line: &str, code: i32) -> String {
-        let output = self.shell(line).output().expect("a shell");
-        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{line}\n{shown}\n{errors}");
-        shown
+        printed(self.shell(line), code)
+    }
+
+    /// Runs lines that belong together, up to the first that fails.
+    fn run_all(&self, lines: &[String]) -> String {
+        printed(self.script(&lines.join("\n")), 0)
+    }
+
+    fn runs(&self) -> Vec<Value> {
+        let runs: Value = serde_json::from_str(&self.run("onemark runs list -o json", 0)).expect("JSON");
+        runs["runs"].as_array().expect("a list").clone()
     }
 
     /// Waits for a run to complete. Asks again and again, as a person would.
@@ -105,6 +116,14 @@ impl Terminal {
         }
         running
     }
+}
+
+fn printed(mut command: Command, code: i32) -> String {
+    let output = command.output().expect("a shell");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{shown}\n{errors}");
+    shown
 }
 
 struct Running(Child);
@@ -149,8 +168,7 @@ fn the_order_example_goes_by_hand_as_its_readme_says() {
     // The list, last, has the run, at work or done.
     let list = shown.last().expect("there are commands");
     assert!(list.contains("process_order"), "{list}");
-    let runs: Value = serde_json::from_str(&terminal.run("onemark runs list -o json", 0)).expect("JSON");
-    let run = runs["runs"][0]["id"].as_str().expect("a run").to_owned();
+    let run = terminal.runs()[0]["id"].as_str().expect("a run").to_owned();
     terminal.completed(&run);
 
     let [build, replay] = replay.as_slice() else {
@@ -172,6 +190,20 @@ const SMALL: [&str; 8] = [
     "refund", "contacts", "mail", "invoice", "ticket", "saga", "approval", "fanout",
 ];
 
+/// How a README says to serve an example, and what to do then. The test that it names is there.
+fn by_hand(example: &str) -> (String, Vec<String>) {
+    let blocks = blocks(&format!("examples/{example}/README.md"), "Try it");
+    let [counted, commands] = blocks.as_slice() else {
+        panic!("{example} has other blocks: {blocks:?}");
+    };
+    let tests = std::fs::read_to_string(root().join("tests/all/examples.rs")).expect("a readable file");
+    let (_, filter) = counted[0].split_once("examples::").expect("a filter");
+    let test = format!("fn {}", filter.split(' ').next().unwrap_or_default());
+    assert!(tests.contains(&test), "no test of {example}: {test}");
+    let (serve, commands) = commands.split_first().expect("there are commands");
+    (serve.clone(), commands.to_vec())
+}
+
 /// Each with a service that answers what its README says.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_small_examples_go_by_hand_as_their_readmes_say() {
@@ -184,24 +216,95 @@ async fn the_small_examples_go_by_hand_as_their_readmes_say() {
     let service = service.await;
     let mut terminal = Terminal::new();
     terminal.outside = service.authority().parse().expect("an address");
-    let tests = std::fs::read_to_string(root().join("tests/all/examples.rs")).expect("a readable file");
     let mut serve = None;
     for example in SMALL {
-        let blocks = blocks(&format!("examples/{example}/README.md"), "Try it");
-        let [counted, commands] = blocks.as_slice() else {
-            panic!("{example} has other blocks: {blocks:?}");
-        };
-        let (_, filter) = counted[0].split_once("examples::").expect("a filter");
-        let test = format!("fn {}", filter.split(' ').next().unwrap_or_default());
-        assert!(tests.contains(&test), "no test of {example}: {test}");
-
-        let (first, commands) = commands.split_first().expect("there are commands");
-        serve.get_or_insert_with(|| terminal.begin(first, terminal.host));
-        for line in commands {
+        let (first, commands) = by_hand(example);
+        serve.get_or_insert_with(|| terminal.begin(&first, terminal.host));
+        for line in &commands {
             terminal.run(line, 0);
         }
-        let runs: Value = serde_json::from_str(&terminal.run("onemark runs list -o json", 0)).expect("JSON");
-        terminal.completed(runs["runs"][0]["id"].as_str().expect("a run"));
+        terminal.completed(terminal.runs()[0]["id"].as_str().expect("a run"));
     }
     assert_eq!(service.asked().len(), 13);
+}
+
+/// A terminal whose host reaches this service.
+fn beside(service: &Service) -> Terminal {
+    let mut terminal = Terminal::new();
+    terminal.outside = service.authority().parse().expect("an address");
+    terminal
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_fulfillment_example_goes_by_hand_as_its_readme_says() {
+    let service = Service::start(|asked| match asked.line().as_str() {
+        "POST /parcels" => (200, json!("parcel-1")),
+        _ => (200, Value::Null),
+    });
+    let service = service.await;
+    let terminal = beside(&service);
+    let (serve, commands) = by_hand("fulfillment");
+    let _serve = terminal.begin(&serve, terminal.host);
+    let shown = terminal.run_all(&commands);
+    assert_eq!(shown.matches("\"run_id\"").count(), 3, "{shown}");
+    let runs = terminal.runs();
+    let [run] = runs.as_slice() else {
+        panic!("one order, one run: {runs:?}");
+    };
+    terminal.completed(run["id"].as_str().expect("a run"));
+    let lines: Vec<_> = service.asked().iter().map(Asked::line).collect();
+    assert_eq!(lines, ["PUT /picked/42", "DELETE /picked/42"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_report_example_goes_by_hand_as_its_readme_says() {
+    let service = Service::start(|asked| match asked.method.as_str() {
+        "GET" => (200, json!([1200, 350])),
+        _ => (200, Value::Null),
+    });
+    let service = service.await;
+    let terminal = beside(&service);
+    let (serve, mut commands) = by_hand("cron-report");
+    // The office is at a port that others may have here.
+    const OFFICE: &str = "127.0.0.1:19000";
+    let _serve = terminal.begin(&serve.replace(OFFICE, "127.0.0.1:9000"), terminal.host);
+    let build = commands.remove(0);
+    terminal.run(&build, 0);
+    let built = commands[0].split(' ').next_back().expect("a file").to_owned();
+    let bytes = std::fs::read(root().join(&built)).expect("the component was built");
+    let here = terminal.folder.path().join("here.wasm");
+    std::fs::write(&here, patched(&bytes, OFFICE, &service.authority())).expect("a writable folder");
+    commands[0] = format!("onemark deploy --name cron_report {}", here.display());
+    terminal.run_all(&commands);
+    let runs = terminal.runs();
+    assert_eq!(runs.len(), 4, "{runs:?}");
+    for run in runs {
+        terminal.completed(run["id"].as_str().expect("a run"));
+    }
+    assert_eq!(service.asked().len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_example_goes_by_hand_as_its_readme_says() {
+    let service = Service::start(|asked| match asked.method.as_str() {
+        "GET" => (200, json!("in Kassel")),
+        _ => {
+            let turns = asked.body.as_array().expect("the turns");
+            (
+                200,
+                match turns.last().expect("one")["who"].as_str() {
+                    Some("tool") => json!({ "say": "It is in Kassel." }),
+                    _ => json!({ "look": "parcel" }),
+                },
+            )
+        }
+    });
+    let service = service.await;
+    let terminal = beside(&service);
+    let (serve, commands) = by_hand("agent-loop");
+    let _serve = terminal.begin(&serve, terminal.host);
+    let shown = terminal.run_all(&commands);
+    assert!(shown.contains("It is in Kassel."), "{shown}");
+    terminal.completed("ada");
+    assert_eq!(service.asked().len(), 3);
 }

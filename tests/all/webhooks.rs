@@ -87,6 +87,39 @@ async fn e11_two_events_for_one_order_reach_one_run() {
     }
 }
 
+/// A request that cannot be told from another, or from its own repetition, would be carried out twice or not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn e11_delivery_ids_of_any_text_are_ids_and_others_are_refused() {
+    let server = called(TestHost::on(StoreKind::Sqlite).await).await;
+    let body = r#"{"order":{"id":"9"},"paid":true}"#;
+    let signature = format!("sha256={}", signature(&[body]));
+    let ask = async |ids: &[&[u8]]| {
+        let request = server.request("POST", "/webhooks/shop/orders").body(body);
+        let request = request.header("x-signature", &signature);
+        let with_id = |request: reqwest::RequestBuilder, id: &&[u8]| request.header("idempotency-key", *id);
+        send(ids.iter().fold(request, with_id)).await
+    };
+    for refused in [&[b"\xff".as_slice()][..], &[b"a", b"b"]] {
+        let answer = ask(refused).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
+    }
+    assert_eq!(server.get("/v1/runs").await.json["runs"], json!([]));
+    let long = "x".repeat(5_000);
+    for id in ["größe ☃", "a/b%", &long] {
+        let first = ask(&[id.as_bytes()]).await;
+        assert_eq!(first.status, StatusCode::OK, "{}", first.text);
+        assert_eq!(ask(&[id.as_bytes()]).await.text, first.text);
+    }
+    let run = RunId::new(
+        server.get("/v1/runs").await.json["runs"][0]["id"]
+            .as_str()
+            .unwrap(),
+    )
+    .unwrap();
+    let hook = server.host.engine.hooks_of(&run).await.unwrap();
+    assert_eq!(hook[0].token.as_str(), "shop:9");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn e11_bad_and_old_signatures_write_nothing() {
     let server = called(TestHost::with_clock(StoreKind::Memory).await).await;

@@ -67,8 +67,12 @@ pub struct TestHost {
     kind: StoreKind,
     config: EngineConfig,
     http: Vec<String>,
+    instances: u32,
     folder: TempDir,
 }
+
+/// That a sandbox has room for, unless a test says otherwise.
+const INSTANCES: u32 = 300;
 
 impl TestHost {
     /// On SQLite, with the machine's clock.
@@ -99,7 +103,14 @@ impl TestHost {
     ) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let store = open(kind, &folder);
-        Self::over(store, folder, kind, config, clock, http).await
+        Self::over(store, folder, kind, config, clock, http, INSTANCES).await
+    }
+
+    /// In a sandbox that has room for so many instances.
+    pub async fn with_room_for(kind: StoreKind, instances: u32) -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let store = open(kind, &folder);
+        Self::over(store, folder, kind, EngineConfig::default(), None, &[], instances).await
     }
 
     /// On a store whose writes can be refused.
@@ -111,7 +122,7 @@ impl TestHost {
     ) -> (Self, Arc<FaultyStore>) {
         let folder = TempDir::new().expect("a temporary folder");
         let faulty = Arc::new(FaultyStore::new(open(kind, &folder)));
-        let host = Self::over(faulty.clone(), folder, kind, config, clock, http).await;
+        let host = Self::over(faulty.clone(), folder, kind, config, clock, http, INSTANCES).await;
         (host, faulty)
     }
 
@@ -122,10 +133,11 @@ impl TestHost {
         config: EngineConfig,
         clock: Option<Arc<ManualClock>>,
         http: &[String],
+        instances: u32,
     ) -> Self {
         let http = http.to_vec();
         let config = with_blobs(config, &folder);
-        let engine = engine(store.clone(), &config, clock.clone(), &http).await;
+        let engine = engine(store.clone(), &config, clock.clone(), &http, instances).await;
         let host = Self {
             engine,
             store,
@@ -133,6 +145,7 @@ impl TestHost {
             kind,
             config,
             http,
+            instances,
             folder,
         };
         host.engine
@@ -166,6 +179,7 @@ impl TestHost {
             clock,
             kind,
             http,
+            instances,
             folder,
             ..
         } = self;
@@ -178,7 +192,7 @@ impl TestHost {
             }
         };
         let config = with_blobs(config, &folder);
-        let engine = engine(store.clone(), &config, clock.clone(), &http).await;
+        let engine = engine(store.clone(), &config, clock.clone(), &http, instances).await;
         Self {
             engine,
             store,
@@ -186,6 +200,7 @@ impl TestHost {
             kind,
             config,
             http,
+            instances,
             folder,
         }
     }
@@ -401,22 +416,28 @@ async fn engine(
     config: &EngineConfig,
     clock: Option<Arc<ManualClock>>,
     http: &[String],
+    instances: u32,
 ) -> Engine {
     let clock: Arc<dyn Clock> = match clock {
         Some(clock) => clock,
         None => Arc::new(SystemClock),
     };
-    Engine::open(store, sandbox(http), clock, config.clone())
+    Engine::open(store, sandbox_with(http, instances), clock, config.clone())
         .await
         .expect("the engine starts")
 }
 
 /// A sandbox whose steps may reach these servers (`HOST:PORT`).
 pub fn sandbox(http: &[String]) -> Sandbox {
+    sandbox_with(http, INSTANCES)
+}
+
+/// As [`sandbox`], with room for so many instances.
+pub fn sandbox_with(http: &[String], instances: u32) -> Sandbox {
     let config = SandboxConfig {
         // Shared by all tests: compiled once a build.
         code_cache: Some(std::env::temp_dir().join("onemark-test-code")),
-        instances: 300,
+        instances,
         http: http
             .iter()
             .map(|grant| grant.parse().expect("a good grant"))

@@ -107,29 +107,32 @@ pub async fn receive(
     }))
 }
 
-/// By what the sender knows a request that it repeats. An empty id says as little as none: requests that have nothing
-/// else in common are not the same.
+/// By what the sender knows a request that it repeats, if it says so. An empty id says as little as none: requests that
+/// have nothing else in common are not the same.
+///
+/// # Errors
+/// When it cannot be told what the id is: a repeated request would be carried out twice.
 fn delivery_id(form: SignatureForm, headers: &HeaderMap, payload: &str) -> Result<Option<String>> {
     let id = match form {
-        SignatureForm::Github => only(headers, "x-github-delivery")?,
-        SignatureForm::Hmac => only(headers, "idempotency-key")?,
-        SignatureForm::Stripe => {
-            let event: Option<Value> = serde_json::from_str(payload).ok();
-            event.and_then(|event| Some(event.get("id")?.as_str()?.to_owned()))
-        }
+        SignatureForm::Github => only_header(headers, "X-GitHub-Delivery")?,
+        SignatureForm::Hmac => only_header(headers, "Idempotency-Key")?,
+        SignatureForm::Stripe => serde_json::from_str::<Value>(payload)
+            .ok()
+            .and_then(|event| Some(event.get("id")?.as_str()?.to_owned())),
     };
     Ok(id.filter(|id| !id.is_empty()))
 }
 
-/// The value of a header that may be there once.
-fn only(headers: &HeaderMap, name: &str) -> Result<Option<String>> {
+fn only_header(headers: &HeaderMap, name: &str) -> Result<Option<String>> {
     let mut values = headers.get_all(name).iter();
-    let value = values.next();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     if values.next().is_some() {
         let text = format!("there are several `{name}` headers; send one");
         return Err(ApiError::invalid_request(text));
     }
-    let text = value.map(|value| std::str::from_utf8(value.as_bytes()).map(str::to_owned));
-    text.transpose()
-        .map_err(|_| ApiError::invalid_request(format!("the `{name}` is not UTF-8")))
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_| ApiError::invalid_request(format!("the `{name}` is not UTF-8")))?;
+    Ok(Some(text.to_owned()))
 }

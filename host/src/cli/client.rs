@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -122,7 +122,9 @@ impl Client {
     ) -> anyhow::Result<Answer> {
         let mut request = self.request(Method::POST, path)?;
         if let Some(key) = key {
-            request = request.header("idempotency-key", key.as_bytes());
+            let key = HeaderValue::from_bytes(key.as_bytes())
+                .with_context(|| format!("the key {key:?} holds a control character"))?;
+            request = request.header("idempotency-key", key);
         }
         let request = request.header(CONTENT_TYPE, "application/json").body(json.into());
         Ok(self.send(request).await?)
@@ -176,6 +178,10 @@ impl Client {
         // In URLs these two mean folders, however they are written.
         if let Some(part) = path.iter().find(|part| matches!(**part, "" | "." | "..")) {
             bail!("`{part}` cannot stand in a URL");
+        }
+        // URLs are written without some of these: another run or hook would be meant.
+        if let Some(part) = path.iter().find(|part| part.contains(char::is_control)) {
+            bail!("{part:?} holds a control character");
         }
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);

@@ -638,6 +638,8 @@ impl Activation {
                 false => None,
             };
             let Some(permit) = permit else {
+                // Those that it waits for may need the room.
+                self.sequence.ends();
                 self.queued = Some(Box::pin(async move {
                     let permit = budget.acquire_owned().await;
                     backlog.open().await;

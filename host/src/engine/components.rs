@@ -62,10 +62,11 @@ impl Engine {
     /// When the bytes are no component that this host can run, or the name is no good.
     pub async fn deploy(&self, name: &str, bytes: Arc<[u8]>) -> Result<DeployReceipt> {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.is_empty() || name.len() > MAX_DEPLOYMENT_NAME || !name.chars().all(good) {
+        let taken = matches!(name, "." | "..") || name.parse::<Digest>().is_ok();
+        if name.is_empty() || name.len() > MAX_DEPLOYMENT_NAME || !name.chars().all(good) || taken {
             let text = format!(
                 "`{name}` is no name for a deployment; use letters, digits, `-`, `_` and `.`, at most \
-                 {MAX_DEPLOYMENT_NAME}"
+                 {MAX_DEPLOYMENT_NAME}, not a digest, not `.` and `..`"
             );
             return Err(Error::InvalidRequest(text));
         }

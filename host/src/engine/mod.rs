@@ -65,7 +65,8 @@ pub use webhooks::WebhookRoute;
 pub struct EngineConfig {
     /// Pinned in runs that are admitted from now on.
     pub limits: Limits,
-    /// Workflow instances alive at once, working or waiting.
+    /// Workflow instances alive at once, working or waiting; fewer where the sandbox has less room, of which attempts
+    /// have a share.
     pub max_resident: usize,
     /// A waiting workflow's instance is given up after this long.
     pub idle: Duration,
@@ -100,6 +101,31 @@ impl Default for EngineConfig {
     }
 }
 
+/// Who may have how many of the sandbox's instances. Workflows hold theirs while they wait for attempts, and so do
+/// attempts that are made ahead: what both leave over is what every attempt gets its turn in.
+struct Shares {
+    resident: usize,
+    ahead: usize,
+}
+
+impl Shares {
+    fn of(instances: usize, config: &EngineConfig) -> Result<Self> {
+        if instances < 2 {
+            let text = format!(
+                "the sandbox has room for {instances} instances; it takes two at least, one for a workflow and one for \
+                 its steps"
+            );
+            return Err(Error::InvalidRequest(text));
+        }
+        let ahead = sequence::MAX_AHEAD.min(instances / 8);
+        let attempts = config.max_attempts.min(instances / 4).max(1);
+        Ok(Self {
+            resident: config.max_resident.min(instances - ahead - attempts),
+            ahead,
+        })
+    }
+}
+
 /// Cheap to clone; all clones are one engine.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
@@ -128,23 +154,25 @@ impl Engine {
     /// Takes the store over and begins to carry on whatever is due in it.
     ///
     /// # Errors
-    /// When the store cannot be taken over, or the folder of blobs cannot be used.
+    /// When the store cannot be taken over, the folder of blobs cannot be used, or the sandbox has less than two
+    /// instances.
     pub async fn open(
         store: Arc<dyn Store>,
         sandbox: Sandbox,
         clock: Arc<dyn Clock>,
         config: EngineConfig,
     ) -> Result<Self> {
+        let shares = Shares::of(sandbox.instances(), &config)?;
         let fence = store.take_over(clock.now()).await?;
         let blobs = Blobs::open(config.blobs.as_deref(), config.blob_limits).map_err(BlobError::from)?;
         let blobs = Arc::new(blobs);
         let engine = Self(Arc::new(Inner {
             blobs,
             components: Components::default(),
-            registry: Registry::new(config.max_resident),
+            registry: Registry::new(shares.resident),
             attempts: Arc::new(Semaphore::new(config.max_attempts)),
             backlog: Backlog::new(),
-            ahead: Ahead::new(),
+            ahead: Ahead::new(shares.ahead),
             log_bytes: logs::Waiting::default(),
             next_slot: Mutex::new(Some(0)),
             failure: watch::Sender::new(None),

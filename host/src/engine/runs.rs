@@ -158,16 +158,17 @@ impl Engine {
     }
 
     /// Asks a run to cancel: what its workflow waits for completes with the failure `cancelled`, so that it can tidy
-    /// up and end. A run that never executed, or that is blocked, ends at once. Asking twice is as asking once.
+    /// up and end. A run that never executed, or that is blocked, ends at once. Asking twice is as asking once. Of a run
+    /// that goes on as another one, that one is asked, and told of.
     ///
     /// # Errors
     /// [`Error::RunNotFound`], [`Error::RunEnded`] when it ended otherwise.
     pub async fn cancel(&self, run: &RunId) -> Result<RunInfo> {
-        let ending = Ending::Ask {
+        let ask = |run: &RunId| Ending::Ask {
             reason: CancelReason::Requested,
             executing: self.0.registry.is_active(run),
         };
-        self.end_run(run, ending).await
+        self.end_run(run, ask).await
     }
 
     /// Ends a run without its workflow: nothing is tidied up. Attempts at work are cut off.
@@ -175,31 +176,40 @@ impl Engine {
     /// # Errors
     /// As [`Engine::cancel`].
     pub async fn terminate(&self, run: &RunId) -> Result<RunInfo> {
-        self.end_run(run, Ending::Terminate).await
+        self.end_run(run, |_| Ending::Terminate).await
     }
 
-    async fn end_run(&self, run: &RunId, ending: Ending) -> Result<RunInfo> {
-        let cancelled = self.0.store.cancel(run, ending, self.0.clock.now()).await;
-        let (cancelled, woken) = cancelled.inspect_err(|error| self.note_failure(error))?;
-        self.wake_all(&woken);
-        match cancelled {
-            Cancelled::Requested => self.wake(run),
-            Cancelled::Ended => {
-                self.0.registry.withdraw(run);
-                // Ends its activation, if it has one.
-                self.wake(run);
-                self.0.registry.changed(run);
+    async fn end_run(&self, run: &RunId, ending: impl Fn(&RunId) -> Ending) -> Result<RunInfo> {
+        let mut run = run.clone();
+        loop {
+            let cancelled = self.0.store.cancel(&run, ending(&run), self.0.clock.now()).await;
+            let (cancelled, woken) = cancelled.inspect_err(|error| self.note_failure(error))?;
+            self.wake_all(&woken);
+            match cancelled {
+                Cancelled::Requested => self.wake(&run),
+                Cancelled::Ended => {
+                    self.0.registry.withdraw(&run);
+                    // Ends its activation, if it has one.
+                    self.wake(&run);
+                    self.0.registry.changed(&run);
+                }
+                Cancelled::Over {
+                    status: RunStatus::Cancelled,
+                } => {}
+                Cancelled::NotFound => return Err(Error::RunNotFound(run)),
+                Cancelled::Over { status } => {
+                    let info = self.run(&run).await?;
+                    match self.goes_on_as(&info).await? {
+                        Some(next) => {
+                            run = next;
+                            continue;
+                        }
+                        None => return Err(Error::RunEnded { run, status }),
+                    }
+                }
             }
-            Cancelled::Over {
-                status: RunStatus::Cancelled,
-            } => {}
-            Cancelled::NotFound => return Err(Error::RunNotFound(run.clone())),
-            Cancelled::Over { status } => {
-                let run = run.clone();
-                return Err(Error::RunEnded { run, status });
-            }
+            return self.run(&run).await;
         }
-        self.run(run).await
     }
 
     /// Moves a live run to another stored component, by digest, and lets it go on. What blocked it is cleared.

@@ -10,17 +10,18 @@ use crate::sandbox::{Replica, SpentInstance, StepInstance};
 /// From so many attempts in a row on, the next one's instance is made ahead. Fewer are often all that a run has.
 const LENGTH: u32 = 3;
 
-/// Instances made ahead at once, of all runs. Where more runs are at work, they share commits and the machine is
+/// Most instances made ahead at once, of all runs. Where more runs are at work, they share commits and the machine is
 /// busy anyway.
-const MAX_AHEAD: usize = 8;
+pub const MAX_AHEAD: usize = 8;
 
 /// Room for instances made ahead, shared by all activations of an engine.
 #[derive(Debug, Clone)]
 pub struct Ahead(Arc<Semaphore>);
 
 impl Ahead {
-    pub fn new() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_AHEAD)))
+    /// For so many instances.
+    pub fn new(instances: usize) -> Self {
+        Self(Arc::new(Semaphore::new(instances)))
     }
 }
 
@@ -65,19 +66,25 @@ impl Sequence {
         *self = Self::new(self.room.clone());
     }
 
-    /// The instance for the next attempt, of a step, if one was made.
+    /// The instance for the next attempt, of a step, if one was made. If not, no other is held when the attempt makes its
+    /// own: there might be no room for both.
     pub fn step(&mut self) -> Option<StepInstance> {
-        match self.fresh.take()?.0 {
-            Fresh::Step(instance) => Some(instance),
-            Fresh::Closure(_) => None,
+        let fresh = match self.fresh.take() {
+            Some((Fresh::Step(instance), _)) => Some(instance),
+            Some((Fresh::Closure(_), _)) | None => None,
+        };
+        if fresh.is_none() {
+            self.spent = None;
         }
+        fresh
     }
 
-    /// The replica for the next attempt, of a closure, if one was made.
+    /// As [`Self::step`]: the replica for the next attempt, of a closure.
     pub fn closure(&mut self) -> Option<Replica> {
-        match self.fresh.take()?.0 {
-            Fresh::Closure(replica) => Some(*replica),
-            Fresh::Step(_) => None,
+        self.spent = None;
+        match self.fresh.take() {
+            Some((Fresh::Closure(replica), _)) => Some(*replica),
+            Some((Fresh::Step(_), _)) | None => None,
         }
     }
 

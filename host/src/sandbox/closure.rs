@@ -28,6 +28,7 @@ pub(super) struct Finished(pub Result<String, String>);
 /// An instance that is, or will be, at its closure. Does nothing unless it is waited for.
 pub struct Replica {
     running: Pin<Box<dyn Future<Output = AttemptEnd> + Send>>,
+    has_room: oneshot::Receiver<()>,
     logs: Arc<GuestLog>,
     /// Where the guest finds its attempt once it is at its closure.
     attempt: Arc<Mutex<Option<StepGuest>>>,
@@ -188,9 +189,11 @@ impl Sandbox {
             given: attempt.clone(),
             attempt: None,
         });
-        let running = follow_to_end(self.clone(), component.clone(), guest, logs.clone());
+        let (has, has_room) = oneshot::channel();
+        let running = follow_to_end(self.clone(), component.clone(), guest, logs.clone(), has);
         Replica {
             running: Box::pin(running),
+            has_room,
             logs,
             attempt,
             ahead,
@@ -198,10 +201,16 @@ impl Sandbox {
     }
 
     /// Runs one attempt to its end or its deadline, whichever comes first. Dropping the future ends it too.
-    pub async fn run_closure(&self, replica: Replica, attempt: Attempt) -> AttemptEnd {
+    pub async fn run_closure(&self, mut replica: Replica, attempt: Attempt) -> AttemptEnd {
         replica.logs.set_sink(attempt.logs.clone());
         let timeout = attempt.timeout;
         *replica.attempt.lock().unwrap_or_else(PoisonError::into_inner) = Some(StepGuest::new(attempt));
+        // Its time begins when there is room.
+        tokio::select! {
+            biased;
+            _ = replica.has_room => {}
+            ended = &mut replica.running => return ended,
+        }
         let ended = tokio::time::timeout(timeout, replica.running).await;
         ended.unwrap_or(AttemptEnd::TimedOut)
     }
@@ -213,11 +222,15 @@ async fn follow_to_end(
     component: Component,
     guest: WorkflowGuest,
     logs: Arc<GuestLog>,
+    has_room: oneshot::Sender<()>,
 ) -> AttemptEnd {
     let started = guest.replay.started();
     let (name, fuel) = (started.workflow.clone(), started.limits.workflow_fuel);
     let input = guest.replay.input().to_string();
-    let mut store = sandbox.workflow_store(guest, logs, sandbox.egress());
+    let room = sandbox.room().await;
+    // Whoever made it may not listen.
+    let _ = has_room.send(());
+    let mut store = sandbox.workflow_store(guest, logs, sandbox.egress(), room);
     let ended = async {
         store.set_fuel(fuel)?;
         let instance = component.replica.instantiate_async(&mut store).await?;

@@ -8,10 +8,11 @@ use wasmtime::{Store, UpdateDeadline};
 use super::bindings::{WorkflowIndices, WorkflowPre};
 use super::guest::{Guest, Role, wasi_with_logs};
 use super::host::http::HttpEgress;
+use super::limits::MAX_HANDLES;
 use super::limits::MemoryLimit;
 use super::logs::{GuestLog, NoLogs};
 use super::manifest::{Manifest, ManifestError};
-use super::runtime::Sandbox;
+use super::runtime::{Room, Sandbox};
 use super::sources::Sources;
 use super::trap::Trap;
 use crate::ids::Digest;
@@ -102,7 +103,8 @@ impl Sandbox {
         let logs = GuestLog::new(Arc::new(NoLogs));
         let memory = Limits::default().workflow_memory;
         let wasi = wasi_with_logs(&logs).build();
-        let mut store = self.store(Role::Describe, logs, memory, wasi, HttpEgress::default());
+        let room = self.room_to_describe().await;
+        let mut store = self.store(Role::Describe, logs, memory, wasi, HttpEgress::default(), room);
         let described = async {
             store.set_fuel(DESCRIBE_FUEL)?;
             let instance = pre.instantiate_async(&mut store).await?;
@@ -122,6 +124,7 @@ impl Sandbox {
         memory: u64,
         wasi: wasmtime_wasi::WasiCtx,
         egress: HttpEgress,
+        room: Room,
     ) -> Store<Guest> {
         let guest = Guest {
             role,
@@ -131,8 +134,10 @@ impl Sandbox {
             table: Default::default(),
             http: Default::default(),
             egress,
+            _room: room,
         };
         let mut store = Store::new(&self.engine, guest);
+        store.set_max_component_handles(MAX_HANDLES);
         store.limiter(|guest| &mut guest.memory);
         // At each epoch a guest lets others run; it goes on when it is polled again.
         // Tokio's own yield lets timers and I/O come to their turn too, however many guests compute.

@@ -18,6 +18,7 @@ use super::host::http::HttpEgress;
 use super::limits::MemoryLimit;
 use super::logs::{GuestLog, LogStream};
 use super::manifest::Manifest;
+use super::runtime::Room;
 use super::step::Attempt;
 use super::trap::Refused;
 use super::workflow::Owner;
@@ -50,6 +51,8 @@ pub struct Guest {
     pub table: ResourceTable,
     pub http: WasiHttpCtx,
     pub egress: HttpEgress,
+    /// Given back with the instance.
+    pub _room: Room,
 }
 
 /// Which sandbox this is.

@@ -20,6 +20,9 @@ pub struct MemoryLimit {
 /// Elements that a table may hold: function pointers of the guest, a few thousand in large components.
 pub const MAX_TABLE_ELEMENTS: usize = 100_000;
 
+/// Handles that an instance may hold at once: each step, timer, child and hook in flight has one or two.
+pub const MAX_HANDLES: usize = 250_000;
+
 impl MemoryLimit {
     pub fn new(bytes: u64) -> Self {
         Self {

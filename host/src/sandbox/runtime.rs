@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::component::Linker;
 use wasmtime::{
     Config, Enabled, Engine, EngineWeak, InstanceAllocationStrategy, PoolingAllocationConfig,
@@ -21,7 +22,7 @@ use crate::journal::Limits;
 pub struct SandboxConfig {
     /// Where compiled code is kept between starts; `None` compiles anew each time.
     pub code_cache: Option<PathBuf>,
-    /// Instances that may be alive at once, of all kinds.
+    /// Instances that may be alive at once, of workflows, attempts and replays. Whoever finds no room waits for it.
     pub instances: u32,
     /// Largest linear memory of an instance, in bytes. At least as large as every limit that a run may have
     /// pinned.
@@ -62,6 +63,17 @@ impl From<std::io::Error> for SandboxError {
     }
 }
 
+/// Components that describe themselves at once, beside all else: a step may need that of another component.
+const DESCRIBING: u32 = 8;
+
+// What one component may have of what the pool holds for each instance: so that who finds room finds it in every part.
+const CORE_INSTANCES: u32 = 4;
+const MEMORIES: u32 = 1;
+const TABLES: u32 = 2;
+
+/// A place in the pool, for as long as an instance is alive.
+pub(super) type Room = Option<OwnedSemaphorePermit>;
+
 /// How often an endless guest is made to let others run, and deadlines are looked at.
 const EPOCH: Duration = Duration::from_millis(10);
 
@@ -73,6 +85,8 @@ pub struct Sandbox {
     pub(super) steps: Arc<Linker<Guest>>,
     pub(super) replicas: Arc<Linker<Guest>>,
     pub(super) config: Arc<SandboxConfig>,
+    room: Arc<Semaphore>,
+    describing: Arc<Semaphore>,
 }
 
 impl Sandbox {
@@ -85,9 +99,32 @@ impl Sandbox {
             workflows: Arc::new(linker::workflow(&engine)?),
             steps: Arc::new(linker::step(&engine)?),
             replicas: Arc::new(linker::replica(&engine)?),
+            room: Arc::new(Semaphore::new(config.instances as usize)),
+            describing: Arc::new(Semaphore::new(DESCRIBING as usize)),
             config: Arc::new(config),
             engine,
         })
+    }
+
+    /// Instances that may be alive at once; see [`SandboxConfig::instances`].
+    pub fn instances(&self) -> usize {
+        self.config.instances as usize
+    }
+
+    /// Waits for a place in the pool.
+    pub(super) async fn room(&self) -> Room {
+        // Nobody closes it.
+        self.room.clone().acquire_owned().await.ok()
+    }
+
+    /// A place in the pool if there is one now.
+    pub(super) fn room_now(&self) -> Room {
+        self.room.clone().try_acquire_owned().ok()
+    }
+
+    /// Waits for a place among those that describe themselves.
+    pub(super) async fn room_to_describe(&self) -> Room {
+        self.describing.clone().acquire_owned().await.ok()
     }
 
     /// Names the engine's version and configuration: code that another compiled is compiled anew.
@@ -101,11 +138,15 @@ impl Sandbox {
 fn deterministic(config: &SandboxConfig) -> Config {
     let memory = usize::try_from(config.max_memory).unwrap_or(usize::MAX);
     let mut pool = PoolingAllocationConfig::default();
-    pool.total_component_instances(config.instances);
-    pool.total_core_instances(config.instances.saturating_mul(4));
-    pool.total_memories(config.instances);
-    pool.total_tables(config.instances.saturating_mul(2));
-    pool.total_stacks(config.instances);
+    let instances = config.instances.saturating_add(DESCRIBING);
+    pool.total_component_instances(instances);
+    pool.total_core_instances(instances.saturating_mul(CORE_INSTANCES));
+    pool.total_memories(instances.saturating_mul(MEMORIES));
+    pool.total_tables(instances.saturating_mul(TABLES));
+    pool.total_stacks(instances);
+    pool.max_core_instances_per_component(CORE_INSTANCES);
+    pool.max_memories_per_component(MEMORIES);
+    pool.max_tables_per_component(TABLES);
     pool.max_memory_size(memory);
     pool.table_elements(super::limits::MAX_TABLE_ELEMENTS);
     // Kept warm, so that a fresh instance costs no page faults for what the last one touched. Where the kernel

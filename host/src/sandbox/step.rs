@@ -12,7 +12,7 @@ use super::effects::StepEffects;
 use super::guest::{Guest, Role, StepGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
 use super::logs::{GuestLog, LogSink, NoLogs};
-use super::runtime::Sandbox;
+use super::runtime::{Room, Sandbox};
 use super::trap::Trap;
 use crate::journal::{Divergence, Limits};
 
@@ -69,21 +69,24 @@ impl Sandbox {
     /// An instance made before its attempt is known.
     ///
     /// # Errors
-    /// When the guest cannot be instantiated: an attempt that makes its own says why.
+    /// When there is no room, or the guest cannot be instantiated: an attempt that makes its own waits, or says why.
     pub async fn step_instance(
         &self,
         component: &Component,
         limits: &Limits,
     ) -> wasmtime::Result<StepInstance> {
-        let mut store = self.step_store(limits, Arc::new(NoLogs));
+        let Some(room) = self.room_now() else {
+            return Err(wasmtime::Error::msg("there is no room for another instance now"));
+        };
+        let mut store = self.step_store(limits, Arc::new(NoLogs), Some(room));
         let guest = instantiate(component, limits, &mut store).await?;
         Ok(StepInstance { store, guest })
     }
 
-    fn step_store(&self, limits: &Limits, logs: Arc<dyn LogSink>) -> Store<Guest> {
+    fn step_store(&self, limits: &Limits, logs: Arc<dyn LogSink>, room: Room) -> Store<Guest> {
         let logs = GuestLog::new(logs);
         let wasi = wasi_with_logs(&logs).build();
-        self.store(Role::Waiting, logs, limits.step_memory, wasi, self.egress())
+        self.store(Role::Waiting, logs, limits.step_memory, wasi, self.egress(), room)
     }
 
     /// Runs one attempt to its end or its deadline, whichever comes first. Dropping the future ends it too.
@@ -110,7 +113,11 @@ impl Sandbox {
                 store.data().logs.set_sink(attempt.logs.clone());
                 (store, Some(guest))
             }
-            None => (self.step_store(&limits, attempt.logs.clone()), None),
+            None => {
+                // Its time begins when there is room.
+                let room = self.room().await;
+                (self.step_store(&limits, attempt.logs.clone(), room), None)
+            }
         };
         store.data_mut().role = Role::Step(StepGuest::new(attempt));
         let returned = async {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use wasmtime::WasmBacktrace;
 
-use super::limits::OutOfMemory;
+use super::limits::{MAX_HANDLES, OutOfMemory};
 use super::logs::LastWords;
 use super::sources::{Located, Sources};
 use crate::journal::{MAX_MESSAGE_BYTES, shortened};
@@ -35,6 +35,16 @@ pub struct Trap {
 #[error("{0}")]
 pub(super) struct Refused(pub String);
 
+/// The words of wasmtime, which has no type for it.
+const NO_MORE_HANDLES: &str = "store handle limit exceeded";
+
+fn too_many_handles() -> String {
+    format!(
+        "it holds more than {MAX_HANDLES} handles, of steps, timers, children and hooks in flight; work through many items \
+         in parts (`for_each_bounded`), or start a child for each part"
+    )
+}
+
 const MAX_FRAMES: usize = 20;
 
 /// Names of generic functions have no bound of their own.
@@ -62,7 +72,10 @@ impl Trap {
                     (TrapKind::StackOverflow, "call stack exhausted".to_owned())
                 }
                 Some(trap) => (TrapKind::Trap, told(trap.to_string())),
-                None => (TrapKind::Trap, told(format!("{:#}", error.root_cause()))),
+                None => match error.root_cause().to_string() {
+                    text if text.contains(NO_MORE_HANDLES) => (TrapKind::Refused, too_many_handles()),
+                    _ => (TrapKind::Trap, told(format!("{:#}", error.root_cause()))),
+                },
             }
         };
         Self {

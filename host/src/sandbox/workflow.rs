@@ -9,7 +9,7 @@ use super::component::Component;
 use super::guest::{Guest, GuestRandom, GuestTime, Role, WorkflowGuest, wasi_with_logs};
 use super::host::http::HttpEgress;
 use super::logs::{GuestLog, LastWords, LogSink};
-use super::runtime::Sandbox;
+use super::runtime::{Room, Sandbox};
 use super::sources::Sources;
 use super::trap::{Refused, Trap, source_of};
 use crate::ids::RunId;
@@ -88,7 +88,8 @@ impl Sandbox {
         let guest = WorkflowGuest::new(run, component, replay, owner, self.config.public_url.clone());
         let logs = GuestLog::new(logs);
         logs.set_silent(guest.replay.is_replaying());
-        let mut store = self.workflow_store(guest, logs, HttpEgress::default());
+        let room = self.room().await;
+        let mut store = self.workflow_store(guest, logs, HttpEgress::default(), room);
         let returned = async {
             store.set_fuel(limits.workflow_fuel)?;
             let instance = component.workflow.instantiate_async(&mut store).await?;
@@ -174,6 +175,7 @@ impl Sandbox {
         guest: WorkflowGuest,
         logs: Arc<GuestLog>,
         egress: HttpEgress,
+        room: Room,
     ) -> Store<Guest> {
         let Started { seed, limits, .. } = guest.replay.started();
         let (seed, memory) = (*seed, limits.workflow_memory);
@@ -193,6 +195,7 @@ impl Sandbox {
             memory,
             wasi.build(),
             egress,
+            room,
         )
     }
 }

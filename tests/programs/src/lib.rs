@@ -17,6 +17,7 @@ mod limited;
 mod logs;
 mod marks;
 mod misbehaviour;
+mod odd;
 mod output;
 mod steps;
 mod timers;
