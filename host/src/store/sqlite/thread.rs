@@ -32,6 +32,10 @@ const QUEUE: usize = 1024;
 /// commit to the next.
 const LINGER: Duration = Duration::from_micros(120);
 
+/// A request that came this long after the last was far from the time in which the writer looks for it. Being woken
+/// takes a part of this.
+const FAR: Duration = Duration::from_micros(400);
+
 /// Runs whose heads are remembered: some 200 bytes each.
 const HEADS: usize = 16 * 1024;
 
@@ -115,6 +119,7 @@ impl Writer {
             },
             queue,
             commits: 0,
+            alone: true,
             in_time: true,
             after_commit,
             stopped: stopped.clone(),
@@ -172,7 +177,9 @@ struct Thread {
     writing: Writing,
     queue: mpsc::Receiver<Box<dyn Request>>,
     commits: u64,
-    /// The last request came before the writer would sleep.
+    /// The last request was the only one of its commit.
+    alone: bool,
+    /// It came while the writer looked for it, or not much later.
     in_time: bool,
     after_commit: Option<AfterCommit>,
     stopped: Arc<OnceLock<StoreError>>,
@@ -188,6 +195,7 @@ impl Thread {
             if let Some(error @ (StoreError::Fatal(_) | StoreError::Fenced)) = &failed {
                 self.stop(error);
             }
+            self.alone = batch.len() == 1;
             for request in batch.drain(..) {
                 request.answer(failed.as_ref());
             }
@@ -205,10 +213,10 @@ impl Thread {
     /// Takes everything that waits; false once nobody can send any more.
     fn receive(&mut self, batch: &mut Vec<Box<dyn Request>>) -> bool {
         // Whoever was just answered often asks again at once. To sleep and be woken costs more than to look
-        // for a moment; others that want this core get it. Where the last request did not come in time, the next
-        // will hardly.
+        // for a moment; others that want this core get it. Not so where several share commits, since then the machine
+        // is busy, nor where the last request was far from coming in time.
         let lingered = Instant::now();
-        while self.in_time && lingered.elapsed() < LINGER {
+        while self.alone && self.in_time && lingered.elapsed() < LINGER {
             match self.queue.try_recv() {
                 Ok(request) => {
                     batch.push(request);
@@ -224,7 +232,7 @@ impl Thread {
             }
         }
         let received = self.queue.blocking_recv_many(batch, QUEUE) > 0;
-        self.in_time = lingered.elapsed() < LINGER;
+        self.in_time = lingered.elapsed() < FAR;
         received
     }
 
