@@ -18,7 +18,7 @@ use super::scheduler::deadline_of;
 use crate::ids::RunId;
 use crate::journal::{
     Body, CancelReason, Deadline, Divergence, Event, Failure, FailureKind, GuestError, Lineage,
-    MAX_MESSAGE_BYTES, NewEntry, Replay, RunStatus, Timestamp, Work, continued_with, shortened,
+    MAX_MESSAGE_BYTES, NewEntry, Replay, RunStatus, Timestamp, continued_with, shortened,
 };
 use crate::sandbox::{Pass, Trap, TrapKind, WorkflowEnd};
 use crate::store::{BlockReason, Blocked, Loaded, StoreError};
@@ -175,10 +175,11 @@ async fn activate(
         engine.0.registry.gone(predecessor).await;
     }
     if let Some(concurrency) = &loaded.run.concurrency
-        && let Turn::Later(next) = engine
-            .0
-            .registry
-            .begins(run, concurrency, deadline_of(&loaded.entries))
+        && let Turn::Later(next) =
+            engine
+                .0
+                .registry
+                .begins(run, concurrency, deadline_of(&loaded.entries).map(Deadline::at))
     {
         return Ok(Next::Left(next));
     }
@@ -241,10 +242,11 @@ fn without_guest(loaded: &Loaded, untouched: bool, now: Timestamp) -> Option<New
     if let Some(reason) = loaded.run.cancel_requested.filter(for_nothing) {
         return Some(ended(reason.text()));
     }
-    let mut work = Work::default();
-    loaded.entries.iter().for_each(|entry| work.apply(entry));
+    if !limited {
+        return None;
+    }
     let reason = CancelReason::Timeout;
-    match work.deadline.filter(|deadline| limited && deadline.at() <= now)? {
+    match deadline_of(&loaded.entries).filter(|deadline| deadline.at() <= now)? {
         Deadline::Cancel(_) if never_ran => Some(ended(reason.text())),
         Deadline::Cancel(_) => Some(NewEntry::event(Event::CancelRequested { reason })),
         Deadline::End(_) => Some(ended(OUT_OF_TIME)),

@@ -39,7 +39,8 @@ impl Engine {
     /// As [`Engine::wake`], for a run that was just admitted.
     pub(super) fn wake_new(&self, run: &RunId, loaded: Loaded) {
         let concurrency = loaded.run.concurrency.clone();
-        let deadline = deadline_of(&loaded.entries);
+        let limited = concurrency.is_some().then_some(&loaded.entries);
+        let deadline = limited.and_then(|entries| deadline_of(entries)).map(Deadline::at);
         let loaded = Some(loaded);
         self.wake_with(
             Due {
@@ -138,11 +139,11 @@ async fn run(engine: Engine) {
     }
 }
 
-/// When a run that has this journal has had its time.
-pub(super) fn deadline_of(entries: &[Entry]) -> Option<Timestamp> {
+/// What follows, and when, when a run that has this journal has had its time.
+pub(super) fn deadline_of(entries: &[Entry]) -> Option<Deadline> {
     let mut work = Work::default();
     entries.iter().for_each(|entry| work.apply(entry));
-    work.deadline.map(Deadline::at)
+    work.deadline
 }
 
 /// Takes in what is due, as much as there is room for; says when the next run becomes due.
@@ -169,7 +170,7 @@ async fn wake_due(engine: &Engine) -> Result<Option<Timestamp>, StoreError> {
                 // Most have no time of their own, and their journals need not be read.
                 if first.is_some_and(|first| deadline_of(&first).is_some())
                     && let Some(loaded) = inner.store.load(&run, 0).await?
-                    && let Some(at) = deadline_of(&loaded.entries)
+                    && let Some(at) = deadline_of(&loaded.entries).map(Deadline::at)
                 {
                     inner.registry.set_deadline(&run, at);
                 }
