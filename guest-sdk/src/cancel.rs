@@ -29,6 +29,9 @@ pub enum CancelReason {
 /// comes to the failure [`Cancelled`](crate::FailureKind::Cancelled), which `?` passes on. Whatever is called after
 /// that works as ever. Outside of workflow code it never completes.
 ///
+/// A step that was at work when the request came, and ends well, gives its result, and nothing that is awaited after it
+/// fails for the request: a workflow that then waits for long should wait with this future as well.
+///
 /// ```
 /// # use onemark_sdk::prelude::*;
 /// # use onemark_sdk::cancelled;

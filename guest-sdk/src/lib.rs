@@ -76,6 +76,7 @@
 //! onemark-sdk = "0.1"
 //! serde = { version = "1", features = ["derive"] }
 //! schemars = "1"
+//! serde_json = "1"                    # `json!`, `Value`
 //! wstd = "0.6"                        # HTTP, sockets and timers inside steps
 //! ```
 //!
@@ -85,7 +86,8 @@
 //! environment, and it need not avoid anything for the sake of replay: `SystemTime::now`, `HashMap`
 //! and random numbers are the same in every replay. What it awaits must be durable: steps, [`sleep`],
 //! [`Hook::next`], and futures made of those with [`join!`], [`select!`], [`join_all`], [`timeout()`].
-//! Awaiting anything else panics with a message that says so.
+//! Awaiting anything else panics with a message that says so, and the run is blocked. Timers of `wstd` panic with a
+//! message of their own, `Reactor::current must be called within a wstd runtime`: take [`sleep`].
 //!
 //! **Steps** act: each attempt runs in a fresh sandbox, with what the operator granted it. A step may
 //! run more than once (the host can stop after the effect and before the result is saved), so hand its
