@@ -410,7 +410,7 @@ impl fmt::Display for HookError {
         match self {
             Self::NotClaimed => f.write_str(
                 "this run was started without a token; declare `#[workflow(token = \"…\")]`, or name one in \
-                 the start request",
+                 the request: a rerun takes no token but those that it names, `onemark runs rerun RUN --hook TOKEN`",
             ),
             Self::Invalid(why) => write!(f, "the hook cannot be opened: {why}"),
             Self::Conflict(HookConflict {
