@@ -207,6 +207,8 @@ async fn d05_a_step_emits_once_for_all_its_attempts(kind: StoreKind) {
 
     let (_, output) = host.completes("emits_in_a_closure", json!({ "id": "c" })).await;
     assert_eq!(output[0][0], "programs/keeps_books");
+    // What the event started comes to its end.
+    host.engine.idle().await;
     let before = host.everything().await;
     host.agrees(&run).await;
     assert_eq!(host.everything().await, before);
