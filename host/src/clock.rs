@@ -17,6 +17,18 @@ pub trait Clock: Send + Sync + fmt::Debug {
     fn sleep_until<'a>(&'a self, at: Timestamp) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
+/// Returns when the clock has reached `at`, however it moves; never for none.
+pub async fn reached(clock: &dyn Clock, at: Option<Timestamp>) {
+    match at {
+        Some(at) => {
+            while clock.now() < at {
+                clock.sleep_until(at).await;
+            }
+        }
+        None => std::future::pending().await,
+    }
+}
+
 /// The machine's clock.
 #[derive(Debug, Default)]
 pub struct SystemClock;

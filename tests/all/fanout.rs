@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use onemark::engine::{EngineConfig, ForkRequest};
+use onemark::engine::EngineConfig;
 use onemark::ids::RunId;
 use onemark::journal::{RunStatus, Seq};
-use onemark_tests::{Marks, StoreKind, TestHost, on_each_store};
+use onemark_tests::{Marks, StoreKind, TestHost, fork, on_each_store};
 use serde_json::json;
 
 /// Several times what a commit takes up.
@@ -84,17 +84,7 @@ async fn a_run_goes_on_from_every_part_of_a_fan_out(kind: StoreKind) {
     let (run, output) = host.completes("fanout", json!({ "n": MANY })).await;
     let journal = host.journal(&run).await;
     for at in (1..journal.len() - 1).step_by(journal.len() / 12) {
-        let request = ForkRequest {
-            of: run.clone(),
-            at: at as Seq,
-            id: None,
-            component: None,
-            hooks: Vec::new(),
-            repeat_unkeyed: true,
-            force: false,
-            key: None,
-        };
-        let fork = host.engine.fork(request).await.unwrap().run_id;
+        let fork = host.engine.fork(fork(&run, at as Seq)).await.unwrap().run_id;
         assert_eq!(host.output(&fork).await, output, "forked at {at}");
         assert_eq!(count(&host, &fork, "step_scheduled").await, MANY);
         assert_eq!(count(&host, &fork, "step_completed").await, MANY);

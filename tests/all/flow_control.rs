@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onemark::clock::ManualClock;
-use onemark::engine::{ConflictPolicy, EngineConfig, Error, ForkRequest, StartRequest};
+use onemark::engine::{ConflictPolicy, EngineConfig, Error, StartRequest};
 use onemark::ids::RunId;
 use onemark::journal::{CancelReason, Event, RunStatus};
 use onemark::store::{RunFilter, RunInfo, Waits};
-use onemark_tests::{Marks, StoreKind, TestHost, json_of, on_each_store, request};
+use onemark_tests::{Marks, StoreKind, TestHost, fork, json_of, on_each_store, request};
 use serde_json::json;
 
 on_each_store!(
@@ -601,17 +601,7 @@ async fn e12_a_fork_counts_in_its_group(kind: StoreKind) {
     // From its beginning, and from where it called its step.
     for at in [0, 1] {
         host.until(&runs[0], |info| info.entries > at).await;
-        let fork = ForkRequest {
-            of: runs[0].clone(),
-            at,
-            id: None,
-            component: None,
-            hooks: Vec::new(),
-            repeat_unkeyed: true,
-            force: false,
-            key: None,
-        };
-        let fork = host.engine.fork(fork).await.unwrap().run_id;
+        let fork = host.engine.fork(fork(&runs[0], at)).await.unwrap().run_id;
         let waiting = waits_behind(&host, &fork, at).await;
         assert_eq!(waiting.concurrency.unwrap().group.as_str(), "one_at_a_time");
         forks.push(fork);

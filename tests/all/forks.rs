@@ -7,7 +7,7 @@ use onemark::engine::{EngineConfig, Error, ForkHook, ForkRequest, Replaced, Star
 use onemark::ids::{IdempotencyKey, RunId, StreamName, Tags};
 use onemark::journal::{Lineage, RunStatus, Seq};
 use onemark::store::{BlockReason, HookState};
-use onemark_tests::{Marks, StoreKind, TestHost, on_each_store, request, token, variant};
+use onemark_tests::{Marks, StoreKind, TestHost, fork, on_each_store, request, token, variant};
 use serde_json::{Value, json};
 
 on_each_store!(
@@ -27,19 +27,6 @@ on_each_store!(
     a24_a_fork_is_carried_out_once,
     a27_a_fork_claims_only_what_it_names,
 );
-
-fn fork(of: &RunId, at: Seq) -> ForkRequest {
-    ForkRequest {
-        of: of.clone(),
-        at,
-        id: None,
-        component: None,
-        hooks: Vec::new(),
-        repeat_unkeyed: true,
-        force: false,
-        key: None,
-    }
-}
 
 fn claim(name: &str, replaces: Option<Replaced>) -> ForkHook {
     let hook = StartHook {

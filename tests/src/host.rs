@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use onemark::clock::{Clock, ManualClock, SystemClock};
 use onemark::engine::{
-    ConflictPolicy, DeliverRequest, Engine, EngineConfig, Error, ReplayReport, RunResult, StartHook,
-    StartReceipt, StartRequest, Verdict,
+    ConflictPolicy, DeliverRequest, Engine, EngineConfig, Error, ForkRequest, ReplayReport, RunResult,
+    StartHook, StartReceipt, StartRequest, Verdict,
 };
 use onemark::ids::{HookToken, RunId, Tags};
-use onemark::journal::{Entry, Limits, RunStatus};
+use onemark::journal::{Entry, Limits, RunStatus, Seq};
 use onemark::sandbox::{Sandbox, SandboxConfig};
 use onemark::store::{
     DeliveryReceipt, HookInfo, MemoryStore, OpenError, RunFilter, RunInfo, SqliteOptions, SqliteStore, Store,
@@ -344,6 +344,20 @@ impl TestHost {
     /// Moves the clock that this host was made with.
     pub fn advance(&self, by: Duration) {
         self.clock.as_ref().expect("made with a clock").advance(by);
+    }
+}
+
+/// A fork request without id, key or tokens, that repeats what has no key from data.
+pub fn fork(of: &RunId, at: Seq) -> ForkRequest {
+    ForkRequest {
+        of: of.clone(),
+        at,
+        id: None,
+        component: None,
+        hooks: Vec::new(),
+        repeat_unkeyed: true,
+        force: false,
+        key: None,
     }
 }
 

@@ -9,7 +9,7 @@ mod service;
 
 pub use components::{example, order, patched, programs, scheduled, variant, webhooks};
 pub use faulty::{FaultyStore, Refuse};
-pub use host::{StoreKind, TestHost, json_of, request, sandbox, sandbox_with, token};
+pub use host::{StoreKind, TestHost, fork, json_of, request, sandbox, sandbox_with, token};
 pub use marks::Marks;
 pub use service::{Asked, Service};
 

@@ -184,16 +184,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Key {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        let mut keys = parts.headers.get_all("idempotency-key").iter();
-        let Some(key) = keys.next() else {
-            return Ok(Self(None));
-        };
-        if keys.next().is_some() {
-            let text = "there are several `Idempotency-Key` headers; send one";
-            return Err(ApiError::invalid_request(text));
-        }
-        let text = std::str::from_utf8(key.as_bytes())
-            .map_err(|_| ApiError::invalid_request("the `Idempotency-Key` is not UTF-8"))?;
-        Ok(Self(Some(IdempotencyKey::new(text)?)))
+        let key = only_header(&parts.headers, "Idempotency-Key")?;
+        Ok(Self(key.map(IdempotencyKey::new).transpose()?))
     }
+}
+
+/// The text of a header that may be there once.
+pub fn only_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        let text = format!("there are several `{name}` headers; send one");
+        return Err(ApiError::invalid_request(text));
+    }
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_| ApiError::invalid_request(format!("the `{name}` is not UTF-8")))?;
+    Ok(Some(text))
 }

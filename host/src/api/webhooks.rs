@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::error::{ApiError, Result};
-use super::extract::{Path, RawBody};
+use super::extract::{Path, RawBody, only_header};
 use super::signature::is_signed;
 use crate::engine::{Engine, Error, StartReceipt};
 use crate::ids::RunId;
@@ -114,25 +114,11 @@ pub async fn receive(
 /// When it cannot be told what the id is: a repeated request would be carried out twice.
 fn delivery_id(form: SignatureForm, headers: &HeaderMap, payload: &str) -> Result<Option<String>> {
     let id = match form {
-        SignatureForm::Github => only_header(headers, "X-GitHub-Delivery")?,
-        SignatureForm::Hmac => only_header(headers, "Idempotency-Key")?,
+        SignatureForm::Github => only_header(headers, "X-GitHub-Delivery")?.map(str::to_owned),
+        SignatureForm::Hmac => only_header(headers, "Idempotency-Key")?.map(str::to_owned),
         SignatureForm::Stripe => serde_json::from_str::<Value>(payload)
             .ok()
             .and_then(|event| Some(event.get("id")?.as_str()?.to_owned())),
     };
     Ok(id.filter(|id| !id.is_empty()))
-}
-
-fn only_header(headers: &HeaderMap, name: &str) -> Result<Option<String>> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else {
-        return Ok(None);
-    };
-    if values.next().is_some() {
-        let text = format!("there are several `{name}` headers; send one");
-        return Err(ApiError::invalid_request(text));
-    }
-    let text = std::str::from_utf8(value.as_bytes())
-        .map_err(|_| ApiError::invalid_request(format!("the `{name}` is not UTF-8")))?;
-    Ok(Some(text.to_owned()))
 }

@@ -19,6 +19,7 @@ use super::logs::{RunLog, StepLog};
 use super::registry::{Signal, Turn};
 use super::sequence::Sequence;
 use super::{Engine, held};
+use crate::clock;
 use crate::ids::RunId;
 use crate::journal::{
     Body, CallNo, CancelReason, Deadline, Divergence, Entry, Event, GuestError, LastAttempt, Limits,
@@ -763,17 +764,7 @@ impl Activation {
         // At rest a run holds its workflow's instance and no other.
         self.sequence.ends();
         self.engine.begin_all(self.engine.0.registry.rests(&self.run));
-        let clock = self.engine.0.clock.clone();
-        let due = async {
-            match wake_at {
-                Some(at) => {
-                    while clock.now() < at {
-                        clock.sleep_until(at).await;
-                    }
-                }
-                None => std::future::pending().await,
-            }
-        };
+        let due = clock::reached(&*self.engine.0.clock, wake_at);
         let evicted = tokio::select! {
             () = self.signal.news() => false,
             () = due => false,
@@ -800,17 +791,7 @@ impl Activation {
                         self.signal.turn().await;
                     }
                 };
-                let clock = &self.engine.0.clock;
-                let out_of_time = async {
-                    match deadline {
-                        Some(at) => {
-                            while clock.now() < at {
-                                clock.sleep_until(at).await;
-                            }
-                        }
-                        None => std::future::pending().await,
-                    }
-                };
+                let out_of_time = clock::reached(&*self.engine.0.clock, deadline);
                 tokio::select! {
                     biased;
                     () = turn => Ok(()),
@@ -978,7 +959,7 @@ impl Activation {
         self.sequence.prepare(step, closure).await;
     }
 
-    /// Begins attempts in place of those that ended while nothing is saved, until twice as many outcomes wait as
+    /// Begins attempts in place of those that ended and are not saved yet, until twice as many outcomes wait as
     /// attempts may run at once: no more than those can be lost.
     fn begin_more(&mut self, replay: &Replay) -> Outcome<()> {
         match self.kept.len() < 2 * self.engine.0.config.max_attempts_per_run {
