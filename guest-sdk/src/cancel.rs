@@ -1,12 +1,15 @@
 //! Ending before the end: how a workflow hears that it is to cancel, and undoes what it did.
 
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use futures::future::{FusedFuture, LocalBoxFuture};
 use serde::Deserialize;
 
 use crate::bindings::onemark::workflow::context;
+use crate::failure::{Failure, FailureKind};
 use crate::operation::{Operation, WhenDropped};
 use crate::sandbox::{self, Sandbox};
 use crate::workflow::{WorkflowError, WorkflowResult};
@@ -25,12 +28,13 @@ pub enum CancelReason {
 
 /// Completes when the run is asked to cancel, for workflows that want to know before what they wait for tells them.
 ///
-/// Most workflows need not ask: when the run is to cancel, the sleep, the step or the payload that it waits for
-/// comes to the failure [`Cancelled`](crate::FailureKind::Cancelled), which `?` passes on. Whatever is called after
-/// that works as ever. Outside of workflow code it never completes.
+/// Most workflows need not ask: when the run is to cancel, the sleep, the payload or the child that it waits for
+/// comes to the failure [`Cancelled`](crate::FailureKind::Cancelled), which `?` passes on. A step that is at work gives
+/// its result, and then the next call does: a step that would begin, a sleep, a payload, a child.
 ///
-/// A step that was at work when the request came, and ends well, gives its result, and nothing that is awaited after it
-/// fails for the request: a workflow that then waits for long should wait with this future as well.
+/// It is told once. After that failure, and after this future, whatever is called works as ever, so that a workflow can
+/// undo what it did. Steps also do so after any other failure. A workflow that undoes something without having met a
+/// failure awaits this future before, or uses [`Saga`]. Outside of workflow code it never completes.
 ///
 /// ```
 /// # use onemark_sdk::prelude::*;
@@ -80,6 +84,61 @@ impl Future for Cancelled {
 impl FusedFuture for Cancelled {
     fn is_terminated(&self) -> bool {
         self.done
+    }
+}
+
+thread_local! {
+    /// The part of the workflow that is being polled and is told on its own that the run is to cancel.
+    static PART: RefCell<Option<Rc<Cell<bool>>>> = const { RefCell::new(None) };
+}
+
+/// A part of a workflow that is told on its own: one of many things that go on at once, each of which is to end.
+pub(crate) struct Part<F> {
+    work: Pin<Box<F>>,
+    told: Rc<Cell<bool>>,
+}
+
+impl<F> Part<F> {
+    pub(crate) fn new(work: F) -> Self {
+        Self {
+            work: Box::pin(work),
+            told: Rc::default(),
+        }
+    }
+}
+
+impl<F: Future> Future for Part<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let around = PART.replace(Some(self.told.clone()));
+        let polled = self.work.as_mut().poll(context);
+        PART.set(around);
+        polled
+    }
+}
+
+/// The part that is being polled is about to wait for something: the failure that tells it, if the run is to cancel.
+pub(crate) fn check<E>(call: &str) -> Result<(), Failure<E>> {
+    let told = PART.with_borrow(|part| part.as_ref().is_none_or(|told| told.get()));
+    if told || sandbox::current() != Sandbox::Workflow || !context::is_cancel_requested() {
+        return Ok(());
+    }
+    part_heard();
+    let message = "the run was asked to cancel";
+    Err(Failure::local(call, FailureKind::Cancelled, message))
+}
+
+/// The part that is being polled met a failure: it may be undoing what it did.
+pub(crate) fn part_heard() {
+    PART.with_borrow(|part| part.iter().for_each(|told| told.set(true)));
+}
+
+/// From here on everything works as ever, also in a run that is to cancel.
+async fn heard() {
+    part_heard();
+    if sandbox::current() == Sandbox::Workflow && context::is_cancel_requested() {
+        cancelled().await;
     }
 }
 
@@ -133,6 +192,7 @@ impl Saga {
             Err(error) if error.is_continuation() => return Err(error),
             Err(error) => error,
         };
+        heard().await;
         let mut failed: Option<WorkflowError> = None;
         while let Some(undo) = saga.undo.pop() {
             if let Err(error) = undo.await {

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::bindings::onemark::workflow::children;
+use crate::cancel;
 use crate::failure::{Failure, FailureKind};
 use crate::json::{NotJson, to_json};
 use crate::operation::{Operation, WhenDropped};
@@ -146,6 +147,7 @@ impl<T: DeserializeOwned + 'static> ChildCall<T> {
 
     fn begin(mut self) -> Result<Begun<T>, Failure> {
         sandbox::require_workflow("child", "start the run in the workflow, before or after the step")?;
+        cancel::check(&self.workflow)?;
         let input = self.input.map_err(|error| {
             Failure::local(
                 &self.workflow,
@@ -197,6 +199,7 @@ struct Begun<T> {
 
 impl<T: DeserializeOwned> Begun<T> {
     async fn outcome(&self) -> Result<T, Failure> {
+        cancel::check(&self.workflow)?;
         let outcome = Operation::new(self.handle.outcome(), WhenDropped::Release).await;
         let value = outcome.map_err(|document| Failure::untyped(&self.workflow, &document))?;
         serde_json::from_str(&value).map_err(|error| {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::bindings::onemark::workflow::steps::{self, Begun};
+use crate::cancel;
 use crate::failure::{Failure, FailureKind};
 use crate::json::to_json;
 use crate::operation::{Operation, WhenDropped};
@@ -121,6 +122,7 @@ where
     if sandbox::current() != Sandbox::Workflow {
         return plain(&name, closure().await);
     }
+    cancel::check(&name)?;
     let options = to_json(&options)
         .map_err(|error| Failure::local(&name, FailureKind::NotJson, format!("its options: {error}")))?;
     match steps::begin(&name, &options) {

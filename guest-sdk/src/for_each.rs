@@ -5,6 +5,8 @@ use std::pin::pin;
 
 use futures::stream::{self, StreamExt as _};
 
+use crate::cancel::Part;
+
 /// Does `work` for every item, at most `at_once` of them at a time, and goes on when some fail.
 ///
 /// `work` makes a future of an item: a step, a child, an `async` block of several. The first `at_once` begin together,
@@ -14,6 +16,9 @@ use futures::stream::{self, StreamExt as _};
 /// The host has a bound of its own on the attempts of one run at once, whatever a workflow asks for. This one is for the
 /// sake of those who are called, and keeps what has not begun out of the journal. That grows with each item: thousands
 /// are well in one run; for more, start a child for each thousand.
+///
+/// When the run is asked to cancel, each item is told on its own, by the failure
+/// [`Cancelled`](crate::FailureKind::Cancelled) of the next thing that it calls; so those that have not begun do nothing.
 ///
 /// ```
 /// # use onemark_sdk::prelude::*;
@@ -49,7 +54,7 @@ where
     };
     let mut results: Vec<_> = items.iter().map(|_| None).collect();
     let numbered = stream::iter(items).enumerate().map(|(n, item)| {
-        let result = work(item);
+        let result = Part::new(work(item));
         async move { (n, result.await) }
     });
     let mut ended = pin!(numbered.buffer_unordered(at_once));

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::bindings::onemark::workflow::{context, hooks};
+use crate::cancel;
 use crate::failure::{Failure, FailureKind};
 use crate::json::to_json;
 use crate::manifest::schema_of;
@@ -319,6 +320,7 @@ impl<T> NextRaw<'_, T> {
                 return Poll::Ready(Ok(None));
             }
             // Nothing yet, or another handle of this hook took what was ready.
+            cancel::check("hook")?;
             self.ready = Some(Operation::new(self.hook.handle.ready(), WhenDropped::Release));
         }
     }

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use crate::bindings::onemark::workflow::promises::Promise;
+use crate::cancel;
 use crate::executor::Completion;
 
 /// What happens to an operation whose future is dropped before it completed.
@@ -40,7 +41,11 @@ impl Future for Operation {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         ready!(Pin::new(&mut self.completion).poll(context));
         let promise = self.promise.take().expect("not polled after completion");
-        Poll::Ready(promise.take())
+        let outcome = promise.take();
+        if outcome.is_err() {
+            cancel::part_heard();
+        }
+        Poll::Ready(outcome)
     }
 }
 

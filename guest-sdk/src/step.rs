@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::bindings::onemark::workflow::{attempt, steps};
+use crate::cancel;
 use crate::failure::{Failure, FailureKind, decode_error};
 use crate::json::{NotJson, to_json};
 use crate::operation::{Operation, WhenDropped};
@@ -171,6 +172,7 @@ impl<R: StepOutput> StepCall<R> {
         };
         let input = self.input.as_deref().map_err(not_json)?;
         if sandbox::current() == Sandbox::Workflow {
+            cancel::check(self.name)?;
             let options = to_json(&self.options).map_err(|error| not_json(&error))?;
             let promise = steps::call(self.name, input, &options);
             return Ok(State::Called(Operation::new(promise, WhenDropped::Abandon)));

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::future::FusedFuture;
 
 use crate::bindings::onemark::workflow::{context, timers};
+use crate::cancel;
 use crate::failure::{Failure, FailureKind};
 use crate::operation::{Operation, WhenDropped};
 use crate::sandbox::{self, Sandbox};
@@ -58,8 +59,7 @@ pub fn now() -> SystemTime {
 /// Awaits `future`, but no longer than `length` from now. What is late is dropped, so a step is given up.
 ///
 /// `future` is polled first: on its first poll a step is called before the clock starts, and one that is
-/// ready wins. When the run is cancelled the limit is lifted, so that the outcome of a running step is
-/// still delivered.
+/// ready wins. A request to cancel the run changes nothing of the limit: what `future` waits for hears of it.
 ///
 /// ```
 /// # use onemark_sdk::prelude::*;
@@ -79,16 +79,15 @@ pub fn now() -> SystemTime {
 pub async fn timeout<F: Future>(length: Duration, future: F) -> Result<F::Output, Failure> {
     sandbox::require_workflow("timeout", "in a step use `wstd::future::FutureExt::timeout`")?;
     let mut future = pin!(future);
-    let mut limit = sleep(length);
+    let mut limit = Sleep {
+        until: Until::Limit(length),
+        state: State::New,
+    };
     poll_fn(|context| {
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(Ok(output));
         }
-        if limit.is_terminated() {
-            return Poll::Pending;
-        }
         match ready!(Pin::new(&mut limit).poll(context)) {
-            Err(failure) if failure.kind == FailureKind::Cancelled => Poll::Pending,
             Err(failure) => Poll::Ready(Err(failure)),
             Ok(()) => {
                 let message = format!("it took longer than {length:?}");
@@ -107,6 +106,8 @@ pub struct Sleep {
 }
 
 enum Until {
+    /// As `After`, for the sake of something else that is awaited: a request to cancel does not end it.
+    Limit(Duration),
     After(Duration),
     At(SystemTime),
 }
@@ -120,7 +121,11 @@ enum State {
 impl Sleep {
     fn begin(&self) -> Result<Operation, Failure> {
         sandbox::require_workflow("sleep", "in a step use `wstd::task::sleep`")?;
+        if !matches!(self.until, Until::Limit(_)) {
+            cancel::check("sleep")?;
+        }
         let promise = match self.until {
+            Until::Limit(length) => timers::limit(milliseconds(length)),
             Until::After(length) => timers::sleep(milliseconds(length)),
             Until::At(moment) => {
                 let since_epoch = moment.duration_since(UNIX_EPOCH).unwrap_or_default();

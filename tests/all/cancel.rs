@@ -104,6 +104,85 @@ async fn e05_an_attempt_at_work_gets_a_grace_time_and_its_outcome_counts() {
     }
 }
 
+/// Where the step at work ends well, the next thing that the workflow would wait for tells it, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_after_a_step_that_ended_well_the_next_call_tells_it() {
+    for then in [
+        "step",
+        "closure",
+        "sleep",
+        "hook",
+        "next_within",
+        "child",
+        "limited",
+        "limits",
+        "many",
+        "each",
+    ] {
+        for (host, marks) in hosts().await {
+            let run = asked_at_work(&host, &marks, then).await;
+            let (status, error) = tidied(&host, &marks, &run).await;
+            assert_eq!(
+                (status, &error["kind"]),
+                (RunStatus::Cancelled, &json!("cancelled")),
+                "{then}"
+            );
+            assert_eq!((marks.count("next"), marks.count("tidy")), (0, 1), "{then}");
+        }
+    }
+}
+
+/// A run of `works_on` that was asked to cancel while its first step was at work, which then ended.
+async fn asked_at_work(host: &TestHost, marks: &Marks, then: &str) -> RunId {
+    marks.hold("held");
+    let input = json!({ "marks": marks.url(), "then": then });
+    let run = host.start("works_on", input).await;
+    marks.reached("held", if then == "each" { 2 } else { 1 }).await;
+    host.until(&run, |info| info.entries >= 3).await;
+    host.engine.cancel(&run).await.unwrap();
+    host.until(&run, |info| info.cancel_requested.is_some()).await;
+    marks.let_go();
+    run
+}
+
+/// What undoes is never refused: not by a saga whose work failed by itself, nor after a step that did.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_what_undoes_runs_also_when_the_workflow_failed_by_itself() {
+    for (host, marks) in hosts().await {
+        let run = asked_at_work(&host, &marks, "undone").await;
+        marks.reached("undo", 1).await;
+        host.until(&run, |info| info.wake_at.is_some()).await;
+        host.advance(Duration::from_secs(1));
+        let ended = host.ended(&run).await;
+        assert!(ended.error.unwrap().get().contains("nothing left"));
+        host.agrees(&run).await;
+    }
+    for (host, marks) in hosts().await {
+        let run = asked_at_work(&host, &marks, "failed").await;
+        let (status, _) = tidied(&host, &marks, &run).await;
+        assert_eq!((status, marks.count("undo")), (RunStatus::Cancelled, 1));
+    }
+}
+
+/// A run that goes on as a new one before it was told takes the request along.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_run_that_continues_before_it_was_told_is_told_after() {
+    for (host, marks) in hosts().await {
+        let run = asked_at_work(&host, &marks, "continues").await;
+        marks.reached("tidy", 1).await;
+        let Some(Event::Continued { run: next }) = host.journal(&run).await.pop().map(|last| last.event)
+        else {
+            panic!("the run goes on");
+        };
+        host.until(&next, |info| info.wake_at.is_some()).await;
+        host.advance(Duration::from_secs(1));
+        assert_eq!(host.ended(&next).await.status, RunStatus::Cancelled);
+        assert_eq!((marks.count("held"), marks.count("next")), (1, 0));
+        host.agrees(&run).await;
+        host.agrees(&next).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn e05_an_attempt_that_outlasts_its_grace_is_cut_off_with_an_unknown_outcome() {
     for (host, marks) in hosts().await {
@@ -173,6 +252,8 @@ async fn e05_cancelled_over_a_restart() {
             "{how}"
         );
         assert_eq!(marks.count("held"), usize::from(how == "held"));
+        // Its grace time was not what it lacked.
+        assert!(!error["message"].as_str().unwrap().contains("grace"), "{error}");
     }
 }
 

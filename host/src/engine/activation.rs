@@ -11,7 +11,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
 
-use super::attempt::{Pending, Verdict, cancelled, cut_off, judge};
+use super::attempt::{Pending, Unfinished, Verdict, cancelled, cut_off, judge};
 use super::backlog::{Backlog, Kept};
 use super::carry_on::block;
 use super::effects::AttemptEffects;
@@ -321,7 +321,12 @@ impl Activation {
                             cancelled: false,
                         };
                         if let Some(traceless) = replay.is_cancelled(*call) {
-                            self.unsaved.extend([new, cancelled(&step, traceless)]);
+                            let how = if traceless {
+                                Unfinished::Unknown
+                            } else {
+                                Unfinished::NotAtWork
+                            };
+                            self.unsaved.extend([new, cancelled(&step, how)]);
                             self.news = true;
                             continue;
                         }
@@ -386,6 +391,7 @@ impl Activation {
                 continue;
             }
             let scheduled = &replay.entries()[open.scheduled as usize];
+            let refused = replay.is_cancelled(*call);
             let step = Pending {
                 call: *call,
                 step: open.step.clone(),
@@ -394,15 +400,21 @@ impl Activation {
                 input: Body::shared_text(scheduled.body.as_ref()),
                 attempts: open.attempts,
                 forgiven: open.forgiven,
-                cancelled: open.cancelled || replay.is_cancelled(*call).is_some(),
+                cancelled: open.cancelled || refused.is_some(),
             };
             if step.cancelled {
                 let unknown = match open.last {
-                    // An attempt may have begun, also one that the journal does not know.
-                    LastAttempt::None | LastAttempt::Begun => true,
+                    // One may have begun that the journal does not know.
+                    LastAttempt::None => open.cancelled || refused == Some(true),
+                    LastAttempt::Begun => true,
                     LastAttempt::Failed { outcome_unknown, .. } => outcome_unknown,
                 };
-                self.unsaved.push(cancelled(&step, unknown));
+                let how = if unknown {
+                    Unfinished::Unknown
+                } else {
+                    Unfinished::NotAtWork
+                };
+                self.unsaved.push(cancelled(&step, how));
                 self.news = true;
                 continue;
             }
@@ -438,7 +450,7 @@ impl Activation {
                     .get_or_insert(self.engine.0.clock.now().saturating_add(grace));
             } else if let Some(step) = self.steps.remove(&call) {
                 self.committing.retain(|(committing, _)| *committing != call);
-                self.unsaved.push(cancelled(&step, false));
+                self.unsaved.push(cancelled(&step, Unfinished::NotAtWork));
                 self.news = true;
             }
         }
@@ -469,7 +481,7 @@ impl Activation {
                 if let Some(attempt) = self.running.remove(&call) {
                     attempt.abort();
                 }
-                self.unsaved.push(cancelled(&step, true));
+                self.unsaved.push(cancelled(&step, Unfinished::CutOff));
                 self.news = true;
             }
         }

@@ -192,17 +192,32 @@ fn body(step: &Pending, failure: Failure) -> Body {
     Body::new(failure.to_json())
 }
 
-/// What a step comes to that gets no attempt any more, since the run was asked to cancel. `cut_off` when an attempt
-/// had begun and nobody knows what it did.
-pub fn cancelled(step: &Pending, cut_off: bool) -> NewEntry {
+/// How far a step was that gets no attempt any more, since its run was asked to cancel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unfinished {
+    /// No attempt is at work.
+    NotAtWork,
+    /// An attempt had its grace time, and nobody knows what it did.
+    CutOff,
+    /// Nobody knows what the last attempt did, such as one that was cut off with its host.
+    Unknown,
+}
+
+/// What such a step comes to.
+pub fn cancelled(step: &Pending, how: Unfinished) -> NewEntry {
     let (call, attempt) = (step.call, step.attempts);
-    let text = match cut_off {
-        true => "the run was asked to cancel, and the attempt did not end within its grace time",
-        false => "the run was asked to cancel before the step was done",
+    let text = match how {
+        Unfinished::NotAtWork => "the run was asked to cancel before the step was done",
+        Unfinished::CutOff => {
+            "the run was asked to cancel, and the attempt did not end within its grace time"
+        }
+        Unfinished::Unknown => {
+            "the run was asked to cancel, and nobody knows what its last attempt did, which was cut off"
+        }
     };
     let failure = Failure {
         attempts: Some(attempt),
-        outcome_unknown: cut_off,
+        outcome_unknown: how != Unfinished::NotAtWork,
         ..Failure::new(FailureKind::Cancelled, text)
     };
     let event = Event::StepFailed {

@@ -135,7 +135,7 @@ impl Engine {
                     ..new.started
                 },
             },
-            carries_cancel: !replay.knows_of_cancel(),
+            carries_cancel: !replay.was_told_to_cancel(),
         })))
     }
 }

@@ -153,6 +153,15 @@ pub fn kept(outcome: Result<String, String>, limits: &Limits) -> Result<String, 
     }
 }
 
+/// Whether a failure document is of that kind.
+pub fn is_of_kind(document: &str, kind: FailureKind) -> bool {
+    #[derive(Deserialize)]
+    struct Document {
+        kind: FailureKind,
+    }
+    serde_json::from_str::<Document>(document).is_ok_and(|document| document.kind == kind)
+}
+
 /// The input with which a workflow wants to go on as another run, when its error document says that.
 pub fn continued_with(document: &str) -> Option<String> {
     #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 //! Workflows that are asked to cancel, and what they undo.
 
 use onemark_sdk::prelude::*;
-use onemark_sdk::{CancelReason, Saga, cancelled};
+use onemark_sdk::{CancelReason, Saga, cancelled, child, continue_as_new, for_each_bounded};
 
 use crate::marks;
 
@@ -45,13 +45,131 @@ async fn waits_then_tidies(marks: String, how: String) -> WorkflowResult<String>
             timeout(Duration::from_secs(7200), both).await?
         }
     };
-    act(&marks, "tidy").await?;
+    // Where what it waited for was done after all, this is where it is told.
+    if act(&marks, "tidy").await.is_err() {
+        act(&marks, "tidy").await?;
+    }
     sleep(Duration::from_millis(1)).await?;
     match ended {
         Ok(()) => Ok("done".into()),
         Err(error) if how == "swallow" => Ok(error.to_string()),
         Err(error) => Err(error),
     }
+}
+
+#[step(retries = 0)]
+async fn refuses(marks: &str) -> Result<(), StepFailed> {
+    marks::leave(marks, "held").await?;
+    Err(StepFailed::fatal("not today"))
+}
+
+#[workflow]
+async fn waits_for_ever() -> WorkflowResult<()> {
+    Ok(sleep(Duration::from_secs(3600)).await?)
+}
+
+/// Goes on as `then` says after a step that was at work, and tidies up when that fails.
+#[workflow]
+async fn works_on(marks: String, then: String) -> WorkflowResult<()> {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let next = async || act(&marks, "next").await;
+    let begin = async || act(&marks, "held").await;
+    let work = async || -> WorkflowResult<()> {
+        match then.as_str() {
+            "step" => {
+                begin().await?;
+                next().await?;
+            }
+            "closure" => {
+                begin().await?;
+                let leave = || async { marks::leave(&marks, "next").await };
+                step("next", leave).await?;
+            }
+            "sleep" => {
+                begin().await?;
+                sleep(HOUR).await?;
+            }
+            "hook" => {
+                begin().await?;
+                let mut hook = Hook::<u32>::open(format!("hook of {}", run_id()))?;
+                hook.next().await?;
+            }
+            "next_within" => {
+                begin().await?;
+                let mut hook = Hook::<u32>::open(format!("hook of {}", run_id()))?;
+                hook.next_within(HOUR).await?;
+            }
+            "child" => {
+                begin().await?;
+                child::<()>("waits_for_ever", ()).await?;
+            }
+            "limited" => {
+                timeout(HOUR, begin()).await??;
+                sleep(HOUR).await?;
+            }
+            "limits" => {
+                begin().await?;
+                timeout(HOUR, next()).await??;
+            }
+            "many" => {
+                begin().await?;
+                join_all([next(), next(), next()])
+                    .await
+                    .into_iter()
+                    .collect::<Result<Vec<_>, _>>()?;
+            }
+            "each" => {
+                let work = async |n: u32| {
+                    let name = if n < 2 { "held" } else { "next" };
+                    act(&marks, name).await?;
+                    next().await
+                };
+                let results = for_each_bounded(2, 0..50, |n| work(n), |_| ()).await;
+                for (_, failure) in results.failures() {
+                    assert_eq!(failure.kind, FailureKind::Cancelled, "{failure}");
+                }
+                assert_eq!(results.failures().count(), 50);
+                // Every item was told, and the workflow itself was not.
+                sleep(HOUR).await?;
+            }
+            "undone" => {
+                let undone = Saga::run(async |saga: &mut Saga| {
+                    begin().await?;
+                    saga.undo(act(&marks, "undo"));
+                    Err::<(), _>(WorkflowError::new("nothing left"))
+                });
+                let undone = undone.await;
+                assert!(undone.is_err_and(|error| error.to_string().contains("nothing left")));
+                // The saga was told.
+                sleep(Duration::from_millis(1)).await?;
+                return Err(WorkflowError::new("nothing left"));
+            }
+            "failed" => {
+                let refused = refuses(&marks).await;
+                assert!(refused.is_err_and(|failure| failure.kind == FailureKind::Error));
+                // It may be undoing something.
+                act(&marks, "undo").await?;
+                sleep(HOUR).await?;
+            }
+            "continues" => {
+                begin().await?;
+                return Err(continue_as_new(
+                    serde_json::json!({ "marks": marks, "then": "step" }),
+                ));
+            }
+            _ => return Err(WorkflowError::new("unknown")),
+        }
+        Ok(())
+    };
+    let worked = work().await;
+    if worked
+        .as_ref()
+        .is_err_and(|error| error.kind() == Some(FailureKind::Cancelled))
+    {
+        act(&marks, "tidy").await?;
+        sleep(Duration::from_millis(1)).await?;
+    }
+    worked
 }
 
 /// Works, and when it hears that it is to end, tidies up and works no more.

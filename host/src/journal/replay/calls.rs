@@ -127,19 +127,33 @@ impl Replay {
 
     pub fn sleep(&mut self, length: u64) -> Result<PromiseId> {
         let due = self.now().saturating_add(length);
-        self.timer(due, Some(length), || Call::Sleep { length_ms: length })
+        self.timer(due, Some(length), || Call::Sleep { length_ms: length })?;
+        Ok(self.wait_for_timer())
     }
 
     pub fn sleep_until(&mut self, at: Timestamp) -> Result<PromiseId> {
-        self.timer(at, None, || Call::SleepUntil { at })
+        self.timer(at, None, || Call::SleepUntil { at })?;
+        Ok(self.wait_for_timer())
     }
 
-    fn timer(
-        &mut self,
-        due: Timestamp,
-        length: Option<u64>,
-        asked: impl FnOnce() -> Call,
-    ) -> Result<PromiseId> {
+    /// As [`Replay::sleep`], for the sake of something else that the guest waits for: it takes no notice of a request to
+    /// cancel.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn limit(&mut self, length: u64) -> Result<PromiseId> {
+        let due = self.now().saturating_add(length);
+        self.timer(due, Some(length), || Call::Sleep { length_ms: length })?;
+        Ok(self.promise_for_call(Awaited::Limit))
+    }
+
+    fn wait_for_timer(&mut self) -> PromiseId {
+        let id = self.promise_for_call(Awaited::Timer);
+        self.tell(id);
+        id
+    }
+
+    fn timer(&mut self, due: Timestamp, length: Option<u64>, asked: impl FnOnce() -> Call) -> Result<()> {
         let found = self.find(
             |entry| match &entry.event {
                 Event::TimerSet {
@@ -155,7 +169,7 @@ impl Replay {
             self.new
                 .push(NewEntry::event(Event::TimerSet { call, due, length }));
         }
-        Ok(self.promise_for_call(Awaited::Timer))
+        Ok(())
     }
 
     /// Numbers the guest's next call and compares it with the recorded one, if there is one.

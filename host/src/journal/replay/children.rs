@@ -76,6 +76,7 @@ impl Replay {
             child.waiting.push(id);
         }
         self.complete_child(child);
+        self.tell(id);
         id
     }
 

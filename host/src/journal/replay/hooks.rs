@@ -229,6 +229,7 @@ impl Replay {
                     self.due.push_back(id);
                 } else {
                     hook.waiting.push(id);
+                    self.tell(id);
                 }
             }
         }

@@ -8,6 +8,7 @@
 //! sees entries only up to its *horizon*, which moves in [`Replay::wait`] and nowhere else.
 
 mod calls;
+mod cancel;
 mod children;
 mod forks;
 mod hooks;
@@ -105,10 +106,8 @@ pub struct Replay {
     promise_of_call: Vec<Option<PromiseId>>,
     /// Held promises that `wait` has not reported.
     unreported: usize,
-    /// Index of the observed entry that asks the run to cancel.
-    cancelled_by: Option<usize>,
-    /// Calls that the guest had made when it observed that.
-    calls_before_cancel: CallNo,
+    /// The request to cancel that the guest has observed.
+    cancel: Option<cancel::Request>,
     /// Completed up to the horizon, not yet reported.
     due: VecDeque<PromiseId>,
     hooks: Vec<Hook>,
@@ -191,8 +190,7 @@ impl Replay {
             promises: Vec::new(),
             promise_of_call: Vec::new(),
             unreported: 0,
-            cancelled_by: None,
-            calls_before_cancel: 0,
+            cancel: None,
             due: VecDeque::new(),
             new: Vec::new(),
         };
@@ -285,11 +283,6 @@ impl Replay {
         self.calls.get(call as usize).map(|index| *index as Seq)
     }
 
-    /// Whether the guest has observed that its run is to end.
-    pub fn knows_of_cancel(&self) -> bool {
-        self.cancelled_by.is_some()
-    }
-
     /// Whether the guest has done nothing yet: no call, no payload taken.
     pub fn is_untouched(&self) -> bool {
         self.next_call == 0 && self.hooks.iter().all(|hook| hook.taken == 0)
@@ -298,13 +291,6 @@ impl Replay {
     /// Whether the guest gave this call up, committed or not.
     pub fn is_abandoned(&self, call: CallNo) -> bool {
         self.promise(call).is_some_and(|promise| promise.abandoned)
-    }
-
-    /// Whether the guest called this step before it knew that its run is to end, so that no further attempt need
-    /// begin; and then, whether an earlier activation may have begun one without a trace.
-    pub fn is_cancelled(&self, call: CallNo) -> Option<bool> {
-        let traceless = self.cancelled_by.is_some_and(|index| index < self.resumed);
-        (call < self.calls_before_cancel).then_some(traceless)
     }
 
     /// Whether a new entry changes something outside this run, so that it must be committed before anything
@@ -453,11 +439,7 @@ impl Replay {
                 self.due.extend(waiting);
                 self.unbind(number);
             }
-            Event::CancelRequested { .. } => {
-                if self.cancelled_by.is_none() {
-                    self.cancel_waits(index);
-                }
-            }
+            Event::CancelRequested { .. } => self.observe_cancel(index),
             Event::ChildStarted { call, .. }
             | Event::ChildRefused { call, .. }
             | Event::ChildEnded { call, .. } => {

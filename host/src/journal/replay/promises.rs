@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::calls::text_of;
 use super::{GuestError, HookHandle, PromiseId, Replay, Result};
-use crate::journal::entry::{CallNo, Event, NewEntry};
+use crate::journal::entry::{CallNo, Event};
 use crate::journal::outcome::{Failure, FailureKind};
 
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub(super) enum Awaited {
     /// An outcome of a step.
     Step(CallNo),
     Timer(CallNo),
+    /// A timer that limits something else.
+    Limit(CallNo),
     ChildStarted,
     Emitted,
     ChildEnded,
@@ -34,53 +36,6 @@ pub(super) struct Promise {
 }
 
 impl Replay {
-    /// A promise for the request to cancel; complete from the start when the guest has observed one.
-    pub fn cancellation(&mut self) -> PromiseId {
-        let id = self.new_promise(Awaited::Cancellation);
-        if self.cancelled_by.is_some() {
-            self.promises[id as usize].completed_by = self.cancelled_by;
-            self.due.push_back(id);
-        }
-        id
-    }
-
-    /// The guest observes that its run is to end: what it waits for by itself, and not for others to finish,
-    /// completes.
-    pub(super) fn cancel_waits(&mut self, index: usize) {
-        self.cancelled_by = Some(index);
-        self.calls_before_cancel = self.next_call;
-        for id in 0..self.promises.len() {
-            let promise = &mut self.promises[id];
-            if !promise.held || promise.reported || promise.completed_by.is_some() {
-                continue;
-            }
-            match promise.awaited {
-                // A step completes with what becomes of it, an admission with the commit that it is part of.
-                Awaited::Step(_)
-                | Awaited::Ready(HookHandle::Conflict(_))
-                | Awaited::Refused(_)
-                | Awaited::ChildStarted
-                | Awaited::Emitted => continue,
-                Awaited::Ready(HookHandle::Own(_)) | Awaited::ChildEnded | Awaited::Cancellation => {}
-                Awaited::Timer(call) => {
-                    promise.abandoned = true;
-                    self.give_up(call);
-                }
-            }
-            self.promises[id].completed_by = Some(index);
-            self.due.push_back(id as PromiseId);
-        }
-    }
-
-    /// Nobody waits for the outcome of this call any more.
-    fn give_up(&mut self, call: CallNo) {
-        let uncommitted = call as usize >= self.calls.len();
-        let outstanding = self.work.steps.contains_key(&call) || self.work.timers.contains_key(&call);
-        if uncommitted || outstanding {
-            self.new.push(NewEntry::event(Event::Abandoned { call }));
-        }
-    }
-
     /// The outcome of a promise that `wait` has reported: a value or a failure, both JSON.
     ///
     /// # Errors
@@ -94,7 +49,15 @@ impl Replay {
         if std::mem::replace(&mut promise.taken, true) {
             return Err(GuestError::Misuse(format!("promise {id} was taken twice")));
         }
-        Ok(match (&promise.awaited, promise.completed_by) {
+        let completed_by = promise.completed_by;
+        let outcome = self.outcome(id);
+        self.heard(completed_by, outcome.as_ref().err().map(|failure| &**failure));
+        Ok(outcome)
+    }
+
+    fn outcome(&self, id: PromiseId) -> std::result::Result<Arc<str>, Arc<str>> {
+        let promise = &self.promises[id as usize];
+        match (&promise.awaited, promise.completed_by) {
             (Awaited::Cancellation, Some(index)) => Ok(match self.entries[index].event {
                 Event::CancelRequested { reason } => serde_json::json!(reason).to_string().into(),
                 _ => "null".into(),
@@ -123,7 +86,7 @@ impl Replay {
                 Err(failure.to_json().into())
             }
             _ => Ok("null".into()),
-        })
+        }
     }
 
     /// Gives a promise up: no further attempts, the outcome is thrown away.
@@ -133,7 +96,7 @@ impl Replay {
             return;
         }
         promise.abandoned = true;
-        if let Awaited::Step(call) | Awaited::Timer(call) = promise.awaited {
+        if let Awaited::Step(call) | Awaited::Timer(call) | Awaited::Limit(call) = promise.awaited {
             self.give_up(call);
         }
         self.release(id);

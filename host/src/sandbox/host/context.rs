@@ -36,6 +36,11 @@ impl Host for Guest {
         Ok(Resource::new_own(replay.cancellation()))
     }
 
+    fn is_cancel_requested(&mut self) -> wasmtime::Result<bool> {
+        let replay = &Guest::workflow(self, "context.is-cancel-requested")?.replay;
+        Ok(replay.is_cancel_requested())
+    }
+
     fn set_tag(&mut self, name: String, value: String) -> wasmtime::Result<Result<(), String>> {
         let replay = &mut Guest::workflow(self, "context.set-tag")?.replay;
         let set = replay.set_tag(&name, &value)?;

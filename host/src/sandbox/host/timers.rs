@@ -15,4 +15,9 @@ impl Host for Guest {
         let replay = &mut self.workflow("timers.sleep-until")?.replay;
         Ok(Resource::new_own(replay.sleep_until(at)?))
     }
+
+    fn limit(&mut self, length: u64) -> wasmtime::Result<Resource<PromiseHandle>> {
+        let replay = &mut self.workflow("timers.limit")?.replay;
+        Ok(Resource::new_own(replay.limit(length)?))
+    }
 }
