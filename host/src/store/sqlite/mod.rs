@@ -119,7 +119,7 @@ impl Store for SqliteStore {
     }
 
     async fn admit(&self, run: NewRun) -> Result<Admission> {
-        self.writer.run(move |w| requests::admit(w, run)).await
+        self.writer.run(move |w| requests::admit(w, run.clone())).await
     }
 
     async fn fork(&self, fork: NewFork) -> Result<Admission> {
@@ -139,7 +139,9 @@ impl Store for SqliteStore {
     }
 
     async fn emit(&self, emission: Emission) -> Result<Emitted> {
-        self.writer.run(move |w| requests::emit(w, emission)).await
+        self.writer
+            .run(move |w| requests::emit(w, emission.clone()))
+            .await
     }
 
     async fn due(&self, now: Timestamp, limit: usize, but: &[ConcurrencyGroup]) -> Result<Vec<DueRun>> {
@@ -173,7 +175,7 @@ impl Store for SqliteStore {
     }
 
     async fn append(&self, append: Append) -> Result<Appended> {
-        self.writer.run(move |w| requests::append(w, append)).await
+        self.writer.run(move |w| requests::append(w, &append)).await
     }
 
     async fn write_chunk(&self, write: ChunkWrite) -> Result<Written> {
@@ -237,12 +239,14 @@ impl Store for SqliteStore {
 
     async fn settle_step(&self, settlement: Settlement) -> Result<Settled> {
         self.writer
-            .run(move |w| requests::settle_step(w, settlement))
+            .run(move |w| requests::settle_step(w, settlement.clone()))
             .await
     }
 
     async fn deliver(&self, delivery: Delivery) -> Result<Delivered> {
-        self.writer.run(move |w| requests::deliver(w, delivery)).await
+        self.writer
+            .run(move |w| requests::deliver(w, delivery.clone()))
+            .await
     }
 
     async fn dispose(&self, token: &HookToken, now: Timestamp) -> Result<Disposed> {

@@ -1,4 +1,4 @@
-//! What the writer can be asked for: each function runs in its savepoint, fetches facts, lets [`decide`]
+//! What the writer can be asked for: each function runs in the transaction of its batch, fetches facts, lets [`decide`]
 //! judge them and writes what follows.
 
 use std::collections::BTreeSet;
@@ -224,7 +224,7 @@ pub fn deploy(
 }
 
 pub fn recall_start(
-    writing: &Writing,
+    writing: &mut Writing,
     id: Option<&RunId>,
     key: Option<&IdempotencyKey>,
     request: Digest,
@@ -232,17 +232,14 @@ pub fn recall_start(
 ) -> Result<Option<Admission>> {
     let answer = recalled(writing, id, key, request, now)?;
     if let Some(answer) = &answer {
-        count_duplicate(writing, answer)?;
+        count_duplicate(writing, answer);
     }
     Ok(answer)
 }
 
 /// A start met the run that it was answered with.
-fn count_duplicate(writing: &Writing, answer: &Admission) -> Result<()> {
-    match answer.run() {
-        Some(run) => writing.duplicates.count(&writing.conn, run),
-        None => Ok(()),
-    }
+fn count_duplicate(writing: &mut Writing, answer: &Admission) {
+    writing.met.extend(answer.run().cloned());
 }
 
 fn recalled(
@@ -291,7 +288,7 @@ fn answer_once(
     }
     let answer = admit(writing)?;
     if !matches!(answer, Admission::Started { .. }) {
-        count_duplicate(writing, &answer)?;
+        count_duplicate(writing, &answer);
     }
     if let Some((key, answer)) = key.zip(answer.receipt()) {
         let receipt = Receipt { request, answer, at };
@@ -481,9 +478,8 @@ pub fn emit(writing: &mut Writing, emission: Emission) -> Result<Emitted> {
     }
     let parts = parts.into_iter().map(|part| admit_part(writing, part));
     let parts: Vec<_> = parts.collect::<Result<_>>()?;
-    for owner in parts.iter().filter_map(Part::owner) {
-        writing.duplicates.count(&writing.conn, &owner.run)?;
-    }
+    let owners = parts.iter().filter_map(Part::owner);
+    writing.met.extend(owners.map(|owner| owner.run.clone()));
     if let Some(id) = id.as_ref().filter(|_| decide::was_emitted(&parts)) {
         let answer = parts.clone();
         let receipt = Receipt {
@@ -573,7 +569,7 @@ fn insert_run(writing: &mut Writing, new: NewRun, parent: Option<(ParentLink, Pa
     Ok(())
 }
 
-pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
+pub fn append(writing: &mut Writing, append: &Append) -> Result<Appended> {
     writing.check_fence(append.fence)?;
     let before = writing.existing(&append.run)?;
     decide::check_seen(append.seen, before.seq)?;
@@ -586,7 +582,7 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
             woken: Vec::new(),
         });
     }
-    let left = decide::unwritten(&entries, append.entries);
+    let left = decide::unwritten(&entries, append.entries.clone());
     // What starts others brings the row up to date on the way; it may end as it was before.
     let row_moves = left
         .entries
@@ -622,7 +618,7 @@ pub fn append(writing: &mut Writing, append: Append) -> Result<Appended> {
     let status = head.standing.status();
     writing.heads.insert(append.run.clone(), head);
     if status.is_terminal() {
-        tell_others(writing, append.run, append.now, &mut woken)?;
+        tell_others(writing, append.run.clone(), append.now, &mut woken)?;
     }
     Ok(Appended {
         entries,

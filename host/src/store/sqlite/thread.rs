@@ -1,12 +1,13 @@
 //! The writer: one thread that owns the writing connection.
 //!
 //! ```text
-//! requests ──▶ bounded queue ──▶ [ begin │ savepoint: request │ savepoint: request │ … │ commit ] ──▶ answers
+//! requests ──▶ bounded queue ──▶ [ begin │ request │ request │ … │ commit ] ──▶ answers
 //! ```
 //!
 //! It takes everything that waits, applies it in one transaction and commits once, then answers: the more
-//! callers wait, the more of them share a commit. A request that breaks a rule is rolled back to its savepoint
-//! and fails alone.
+//! callers wait, the more of them share a commit. A request that breaks a rule fails alone. Most do before they have
+//! written anything; where one did write, the transaction begins again, with a savepoint before each request. Those
+//! cost as much as a small request, since pages are copied for them.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -36,6 +37,12 @@ const LINGER: Duration = Duration::from_micros(120);
 /// takes a part of this.
 const FAR: Duration = Duration::from_micros(400);
 
+/// With so many requests in a commit the machine is busy, and more are on their way.
+const CROWD: usize = 8;
+
+/// How long the writer lets requests gather then: less than a commit takes, whose cost they share.
+const GATHER: Duration = Duration::from_micros(200);
+
 /// Runs whose heads are remembered: some 200 bytes each.
 const HEADS: usize = 16 * 1024;
 
@@ -48,6 +55,8 @@ pub struct Writing {
     /// What is known of runs, in step with the transaction. Dropped whenever one is rolled back.
     pub heads: LruCache<RunId, Head>,
     pub duplicates: Duplicates,
+    /// Runs that a start met in this transaction, to be counted once it is sure.
+    pub met: Vec<RunId>,
     pub epoch: Option<u64>,
     /// Set by a request that takes the database over; counts once it is committed.
     pub taking: Option<u64>,
@@ -55,27 +64,25 @@ pub struct Writing {
 
 /// A request on its way, its answer type hidden.
 trait Request: Send {
+    /// Carries it out, once more if it was before.
     fn apply(&mut self, writing: &mut Writing) -> Result<()>;
     /// Answers what was applied, or `failed` if its transaction failed.
     fn answer(self: Box<Self>, failed: Option<&StoreError>);
 }
 
 struct Job<F, T> {
-    work: Option<F>,
+    work: F,
     outcome: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
 
 impl<F, T> Request for Job<F, T>
 where
-    F: FnOnce(&mut Writing) -> std::result::Result<T, Failure> + Send,
+    F: Fn(&mut Writing) -> std::result::Result<T, Failure> + Send,
     T: Send,
 {
     fn apply(&mut self, writing: &mut Writing) -> Result<()> {
-        let Some(work) = self.work.take() else {
-            return Ok(());
-        };
-        let outcome = work(writing).map_err(StoreError::from);
+        let outcome = (self.work)(writing).map_err(StoreError::from);
         let result = outcome.as_ref().map(drop).map_err(Clone::clone);
         self.outcome = Some(outcome);
         result
@@ -114,12 +121,13 @@ impl Writer {
                 conn,
                 heads: LruCache::new(HEADS),
                 duplicates,
+                met: Vec::new(),
                 epoch: None,
                 taking: None,
             },
             queue,
             commits: 0,
-            alone: true,
+            shared_by: 1,
             in_time: true,
             after_commit,
             stopped: stopped.clone(),
@@ -135,15 +143,16 @@ impl Writer {
         })
     }
 
-    /// Carries out `work` in a transaction. Once this answers with success, what it wrote survives.
+    /// Carries out `work` in a transaction. Once this answers with success, what it wrote survives. It may be carried
+    /// out again, where the transaction has to begin again.
     pub async fn run<F, T>(&self, work: F) -> Result<T>
     where
-        F: FnOnce(&mut Writing) -> std::result::Result<T, Failure> + Send + 'static,
+        F: Fn(&mut Writing) -> std::result::Result<T, Failure> + Send + 'static,
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let job = Job {
-            work: Some(work),
+            work,
             outcome: None,
             reply,
         };
@@ -177,8 +186,8 @@ struct Thread {
     writing: Writing,
     queue: mpsc::Receiver<Box<dyn Request>>,
     commits: u64,
-    /// The last request was the only one of its commit.
-    alone: bool,
+    /// How many requests shared the last commit.
+    shared_by: usize,
     /// It came while the writer looked for it, or not much later.
     in_time: bool,
     after_commit: Option<AfterCommit>,
@@ -195,7 +204,7 @@ impl Thread {
             if let Some(error @ (StoreError::Fatal(_) | StoreError::Fenced)) = &failed {
                 self.stop(error);
             }
-            self.alone = batch.len() == 1;
+            self.shared_by = batch.len();
             for request in batch.drain(..) {
                 request.answer(failed.as_ref());
             }
@@ -216,7 +225,7 @@ impl Thread {
         // for a moment; others that want this core get it. Not so where several share commits, since then the machine
         // is busy, nor where the last request was far from coming in time.
         let lingered = Instant::now();
-        while self.alone && self.in_time && lingered.elapsed() < LINGER {
+        while self.shared_by == 1 && self.in_time && lingered.elapsed() < LINGER {
             match self.queue.try_recv() {
                 Ok(request) => {
                     batch.push(request);
@@ -231,6 +240,9 @@ impl Thread {
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
+        if self.shared_by >= CROWD {
+            std::thread::sleep(GATHER);
+        }
         let received = self.queue.blocking_recv_many(batch, QUEUE) > 0;
         self.in_time = lingered.elapsed() < FAR;
         received
@@ -240,20 +252,17 @@ impl Thread {
     /// knows.
     fn transact(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
         let before = self.writing.conn.total_changes();
-        let outcome = self
-            .apply(batch)
-            .and_then(|()| match self.writing.conn.is_autocommit() {
-                // The only request broke a rule.
-                true => Ok(()),
-                false => {
-                    // Figures travel with what is written anyway, and by themselves when they are many or the last.
-                    let writes = self.writing.conn.total_changes() != before || batch.is_empty();
-                    if writes || self.writing.duplicates.are_many_unsaved() {
-                        self.writing.duplicates.save(&self.writing.conn)?;
-                    }
-                    self.execute("COMMIT")
-                }
-            });
+        let outcome = self.apply(batch).and_then(|()| {
+            for run in std::mem::take(&mut self.writing.met) {
+                self.writing.duplicates.count(&self.writing.conn, &run)?;
+            }
+            // Figures travel with what is written anyway, and by themselves when they are many or the last.
+            let writes = self.writing.conn.total_changes() != before || batch.is_empty();
+            if writes || self.writing.duplicates.are_many_unsaved() {
+                self.writing.duplicates.save(&self.writing.conn)?;
+            }
+            self.execute("COMMIT")
+        });
         if outcome.is_err() {
             self.forget();
             self.writing.duplicates.forget_saved();
@@ -273,19 +282,28 @@ impl Thread {
     }
 
     fn apply(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
-        // Immediate: a transaction that begins reading may find that it cannot write any more.
-        self.execute("BEGIN IMMEDIATE")?;
-        self.check_epoch()?;
-        if let [request] = batch {
-            return match request.apply(&mut self.writing) {
-                Err(error) if !ends_batch(&error) => {
-                    self.forget();
-                    self.execute("ROLLBACK")
+        self.begin()?;
+        for request in batch.iter_mut() {
+            let before = self.writing.conn.total_changes();
+            if let Err(error) = request.apply(&mut self.writing) {
+                if ends_batch(&error) {
+                    return Err(error);
                 }
-                applied => applied,
-            };
+                if self.writing.conn.total_changes() != before {
+                    return self.apply_guarded(batch);
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// Begins again after a request that broke a rule when it had written something.
+    fn apply_guarded(&mut self, batch: &mut [Box<dyn Request>]) -> Result<()> {
+        self.execute("ROLLBACK")?;
+        self.forget();
+        self.begin()?;
         for request in batch {
+            let met = self.writing.met.len();
             self.execute("SAVEPOINT request")?;
             if let Err(error) = request.apply(&mut self.writing) {
                 if ends_batch(&error) {
@@ -293,10 +311,18 @@ impl Thread {
                 }
                 self.execute("ROLLBACK TO request")?;
                 self.forget();
+                self.writing.met.truncate(met);
             }
             self.execute("RELEASE request")?;
         }
         Ok(())
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.writing.met.clear();
+        // Immediate: a transaction that begins reading may find that it cannot write any more.
+        self.execute("BEGIN IMMEDIATE")?;
+        self.check_epoch()
     }
 
     /// Whether this process is still the one that took the database over last. Read each time: the lock is the
@@ -340,6 +366,8 @@ impl Thread {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::ids::Digest;
     use crate::store::StoredComponent;
@@ -371,6 +399,63 @@ mod tests {
         limit(10_000).await.unwrap();
         deploy(1 << 20).await.unwrap();
         assert_eq!(writer.run(deployed).await.unwrap(), 1);
+    }
+
+    /// Requests that share a commit: each writes a number, and those in `refused` break a rule, before or after.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_request_that_breaks_a_rule_fails_alone() {
+        let broken = || Failure::from(StoreError::Invalid("broken".into()));
+        for (early, late) in [
+            (vec![], vec![]),
+            (vec![2], vec![]),
+            (vec![1], vec![3]),
+            (vec![], vec![0, 1, 4]),
+        ] {
+            let mut conn = Connection::open_in_memory().unwrap();
+            migrations::apply(&mut conn).unwrap();
+            conn.execute_batch("CREATE TABLE numbers (n INTEGER PRIMARY KEY)")
+                .unwrap();
+            let writer = Writer::spawn(conn, Duplicates::default(), None).unwrap();
+            let held = Arc::new(AtomicBool::new(true));
+            let first = writer.run({
+                let held = held.clone();
+                move |_| {
+                    while held.load(Ordering::Relaxed) {
+                        std::thread::yield_now();
+                    }
+                    Ok(())
+                }
+            });
+            let rest = (0..5).map(|n| {
+                let (early, late) = (early.contains(&n), late.contains(&n));
+                writer.run(move |w| {
+                    if early {
+                        return Err(broken());
+                    }
+                    w.conn.execute("INSERT INTO numbers VALUES (?1)", [n])?;
+                    if late { Err(broken()) } else { Ok(n) }
+                })
+            });
+            let rest = futures_util::future::join_all(rest);
+            // Polled in this order, so that all wait when the first is let go.
+            let letting_go = async { held.store(false, Ordering::Relaxed) };
+            let (_, answers, ()) = tokio::join!(first, rest, letting_go);
+            let wanted = |n: &i64| !early.contains(n) && !late.contains(n);
+            for (n, answer) in (0..5).zip(answers) {
+                assert_eq!(
+                    answer.is_ok(),
+                    wanted(&n),
+                    "{n} of {early:?} {late:?}: {answer:?}"
+                );
+            }
+            let written = writer.run(|w| {
+                let mut numbers = w.conn.prepare("SELECT n FROM numbers")?;
+                let numbers = numbers.query_map([], |row| row.get::<_, i64>(0))?;
+                Ok(numbers.collect::<rusqlite::Result<Vec<_>>>()?)
+            });
+            let wanted: Vec<_> = (0..5).filter(wanted).collect();
+            assert_eq!(written.await.unwrap(), wanted, "{early:?} {late:?}");
+        }
     }
 
     #[tokio::test]
