@@ -499,6 +499,14 @@ fn a_rerun_asks_about_steps_without_keys() {
     ];
     assert_eq!(served.run(&rerun).ends_with(0).stdout.trim(), "second");
     served.run(&["runs", "rerun", "nobody", "--yes"]).ends_with(1);
+    served
+        .run(&["start", "follow", r#"{"id":"9"}"#, "--id", "follows"])
+        .ends_with(0);
+    served
+        .run(&["runs", "rerun", "follows", "--yes"])
+        .ends_with(1)
+        .says("workflow `follow` reads the hook of its token")
+        .says("`onemark runs rerun RUN --hook TOKEN`");
     served.run(&["runs", "cancel", "nobody"]).ends_with(1);
     let ended = served.run(&["runs", "terminate", "second", "-o", "json"]);
     assert!(
