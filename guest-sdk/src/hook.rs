@@ -125,7 +125,8 @@ impl<T: DeserializeOwned + JsonSchema> Hook<T> {
     /// Binds to this run's own claim of `token`, or claims it.
     ///
     /// A token that another run owns is no error yet, see [`conflict`](Self::conflict); awaiting a payload
-    /// is one.
+    /// is one. Where a run that takes this one's place took the token, this is the hook that this run had: closed, with
+    /// what is unread in it.
     ///
     /// # Errors
     ///

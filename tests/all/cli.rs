@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use onemark_tests::{onemark_bin, programs, scheduled, variant};
+use onemark_tests::{onemark_bin, programs, scheduled, variant, webhooks};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -418,6 +418,74 @@ fn a_fork_says_where_it_comes_from() {
 }
 
 #[test]
+fn a_host_that_starts_says_which_webhooks_have_no_secret() {
+    let mut served = Served::new();
+    let Served { folder, host, url } = &mut served;
+    let component = file(folder.path(), "webhooks.wasm", &webhooks());
+    let ran = onemark(&["deploy", &component, "--url", url]).output().unwrap();
+    Ran::from(ran).ends_with(0);
+    host.kill().unwrap();
+    host.wait().unwrap();
+    let mut again = onemark(&["serve", "--listen", "127.0.0.1:0", "-o", "json"])
+        .env("ONEMARK_LOG", "warn")
+        .env("SHOP_SECRET", "s3cret")
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let stdout = again.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    // It answers once it has looked.
+    let url = ready["listening"].as_str().unwrap();
+    let ran = onemark(&["components", "list", "--url", url]).output().unwrap();
+    again.kill().unwrap();
+    Ran::from(ran).ends_with(0);
+    let said = again.wait_with_output().unwrap().stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert!(
+        said.contains("secret of a webhook is not set") && said.contains("NO_SECRET"),
+        "{said}"
+    );
+    assert!(!said.contains("SHOP_SECRET"), "{said}");
+}
+
+#[test]
+fn a_deployment_that_is_removed_is_gone_from_the_list() {
+    let served = Served::with_programs();
+    let file = served.file("webhooks.wasm", &webhooks());
+    let deployed = served.run(&["deploy", &file]).ends_with(0);
+    // The host of these tests has no secrets.
+    deployed.says("warning: webhook `shop/orders` refuses every request: `SHOP_SECRET`");
+    let listed = served.run(&["components", "list"]).ends_with(0).stdout;
+    assert!(
+        listed.contains("programs") && listed.contains("webhooks"),
+        "{listed}"
+    );
+    let removed = served.run(&["components", "remove", "webhooks"]).ends_with(0);
+    assert!(removed.stdout.contains("webhooks"), "{}", removed.stdout);
+    let listed = served
+        .run(&["components", "list", "-o", "json"])
+        .ends_with(0)
+        .json();
+    let names: Vec<_> = listed["components"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["name"])
+        .collect();
+    assert_eq!(names, ["programs"]);
+    let again = served.run(&["components", "remove", "webhooks"]).ends_with(1);
+    again.says("error: no component is deployed as `webhooks`");
+    served
+        .run(&["start", "charged", "{}"])
+        .ends_with(1)
+        .says("no workflow `charged` is deployed");
+}
+
+#[test]
 fn a_rerun_asks_about_steps_without_keys() {
     let served = Served::with_programs();
     let start = ["start", "keys", r#"{"seed":"a"}"#, "--id", "first", "--wait"];
@@ -431,6 +499,14 @@ fn a_rerun_asks_about_steps_without_keys() {
     ];
     assert_eq!(served.run(&rerun).ends_with(0).stdout.trim(), "second");
     served.run(&["runs", "rerun", "nobody", "--yes"]).ends_with(1);
+    served
+        .run(&["start", "follow", r#"{"id":"9"}"#, "--id", "follows"])
+        .ends_with(0);
+    served
+        .run(&["runs", "rerun", "follows", "--yes"])
+        .ends_with(1)
+        .says("workflow `follow` reads the hook of its token")
+        .says("`onemark runs rerun RUN --hook TOKEN`");
     served.run(&["runs", "cancel", "nobody"]).ends_with(1);
     let ended = served.run(&["runs", "terminate", "second", "-o", "json"]);
     assert!(

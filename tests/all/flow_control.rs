@@ -24,6 +24,7 @@ on_each_store!(
     e12_a_run_that_waits_can_be_ended,
     e12_a_full_group_keeps_nobody_else_waiting,
     e12_the_newest_deployment_says_how_many,
+    e12_a_deployment_that_is_removed_no_longer_says_how_many,
     e12_a_blocked_run_holds_no_slot,
     e12_the_input_must_have_the_key,
     e12_a_run_that_waits_for_its_turn_ends_with_its_time,
@@ -421,6 +422,39 @@ async fn e12_the_newest_deployment_says_how_many(kind: StoreKind) {
     let waiting = waits_behind(&host, &runs[4], 1).await;
     assert_eq!(limit(&waiting), 3);
     assert_eq!((marks.count("d"), marks.count("e")), (0, 0));
+    marks.let_go();
+    for run in &runs {
+        host.output(run).await;
+    }
+}
+
+async fn e12_a_deployment_that_is_removed_no_longer_says_how_many(kind: StoreKind) {
+    let marks = Marks::start().await;
+    let host = host(kind, EngineConfig::default(), &marks).await;
+    let runs = start_held(&host, &marks, &["a", "b", "c", "d", "e"]).await;
+    let limit = async |host: &TestHost, last: &RunId, ahead: u64| {
+        let waiting = waits_behind(host, last, ahead).await;
+        match waiting.waits {
+            Some(Waits::Concurrency { limit, .. }) => limit.get(),
+            _ => 0,
+        }
+    };
+    host.engine
+        .deploy("scheduled", onemark_tests::scheduled())
+        .await
+        .unwrap();
+    for name in ["a", "b", "c"] {
+        marks.reached(name, 1).await;
+    }
+    assert_eq!(limit(&host, &runs[4], 1).await, 3);
+    // The one that is left has one at a time; nobody is cut off.
+    host.engine.remove_deployment("scheduled").await.unwrap();
+    assert_eq!(limit(&host, &runs[4], 1).await, 1);
+    // Without any it is what they were admitted with, over a restart too.
+    host.engine.remove_deployment("programs").await.unwrap();
+    assert_eq!(limit(&host, &runs[4], 1).await, 1);
+    let host = host.restart().await;
+    assert_eq!(limit(&host, &runs[4], 3).await, 1);
     marks.let_go();
     for run in &runs {
         host.output(run).await;

@@ -18,6 +18,7 @@ on_each_store!(
     e13_a_fork_goes_on_with_a_mended_component,
     e13_timers_keep_their_due_time,
     e13_hooks_are_closed_for_a_fork_that_names_no_tokens,
+    e13_a_hook_that_was_not_opened_is_read_in_a_fork_too,
     e13_a_fork_claims_tokens_for_the_hooks_that_it_names,
     e13_a_fork_does_not_own_unfinished_children,
     e13_tags_are_copied_and_chunks_are_not,
@@ -317,6 +318,25 @@ async fn e13_hooks_are_closed_for_a_fork_that_names_no_tokens(kind: StoreKind) {
     host.deliver("x", json!("end")).await.unwrap();
     assert_eq!(host.output(&run).await, json!([1]));
     host.agrees(&run).await;
+}
+
+/// It stays with the run, and what was delivered to it up to there can be read.
+async fn e13_a_hook_that_was_not_opened_is_read_in_a_fork_too(kind: StoreKind) {
+    let host = TestHost::on(kind).await;
+    let input = json!({ "token": "t", "before": false });
+    let run = host.start_with("opens_late", input, &["t", "go"]).await;
+    host.reached(&run, RunStatus::Suspended).await;
+    host.deliver("t", json!(1)).await.unwrap();
+    host.until(&run, |info| info.status == RunStatus::Suspended).await;
+    let at = nth(&host, &run, "payload_received", 0).await;
+    let fork = forked(&host, fork(&run, at)).await;
+    // Anew it meets the run that has the token.
+    assert_eq!(
+        host.output(&fork).await,
+        json!({ "own": [true, false], "read": [1] })
+    );
+    assert_eq!(host.hook("t").await.unwrap().run_id, run);
+    host.agrees(&fork).await;
 }
 
 async fn e13_a_fork_claims_tokens_for_the_hooks_that_it_names(kind: StoreKind) {

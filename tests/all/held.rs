@@ -18,6 +18,7 @@ on_each_store!(
     c10_an_error_marked_unknown_is_not_tried_again,
     c10_what_returned_is_known,
     c10_a_closure_that_runs_at_most_once,
+    c10_a_result_that_the_step_does_not_return_is_refused,
     c10_what_runs_beside_comes_to_its_end,
     c17_an_input_over_the_limit_is_a_typed_error,
     c17_a_result_over_the_limit_is_a_typed_error,
@@ -264,6 +265,50 @@ async fn c10_what_returned_is_known(kind: StoreKind) {
     let output = host.output(&run).await;
     let expected = "too_large after 1, unknown false";
     assert!(output.as_str().unwrap().starts_with(expected), "{output}");
+}
+
+async fn c10_a_result_that_the_step_does_not_return_is_refused(kind: StoreKind) {
+    let (host, marks) = with_marks(kind).await;
+    let run = host.start("runs_once", once(&marks, "panic", false)).await;
+    blocked(&host, &run, BlockReason::UnknownOutcome, 0).await;
+    let before = host.everything().await;
+    for (call, wrong) in [
+        (None, json!(7)),
+        (Some(0), json!({ "id": "7" })),
+        (None, json!(null)),
+    ] {
+        let refused = host.engine.resolve_step(&run, call, result(wrong.clone())).await;
+        let Err(Error::InvalidResult { step, call: 0, .. }) = &refused else {
+            panic!("{wrong}: {refused:?}")
+        };
+        assert_eq!(step, "once");
+        let text = refused.unwrap_err().to_string();
+        assert!(
+            text.contains("step `once`") && text.contains("is not of type \"string\""),
+            "{text}"
+        );
+    }
+    // Another step is refused for that, whatever is said of it.
+    let other = host.engine.resolve_step(&run, Some(1), result(json!(7))).await;
+    assert!(matches!(other, Err(Error::BlockedElsewhere { .. })), "{other:?}");
+    assert_eq!(host.everything().await, before);
+    host.engine
+        .resolve_step(&run, None, result(json!("found out")))
+        .await
+        .unwrap();
+    assert_eq!(host.output(&run).await, "found out");
+    host.agrees(&run).await;
+
+    // Of a closure no type is known.
+    let input = json!({ "marks": marks.url(), "how": "panic", "fail": false });
+    let run = host.start("closure_runs_once", input).await;
+    blocked(&host, &run, BlockReason::UnknownOutcome, 0).await;
+    host.engine
+        .resolve_step(&run, None, result(json!(7)))
+        .await
+        .unwrap();
+    let output = host.output(&run).await;
+    assert!(output.as_str().unwrap().contains("does not fit"), "{output}");
 }
 
 async fn c10_a_closure_that_runs_at_most_once(kind: StoreKind) {

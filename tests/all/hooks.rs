@@ -37,6 +37,7 @@ on_each_store![
     b12_what_came_meanwhile_is_seen_in_journal_order,
     b13_what_is_no_payload_is_refused,
     b14_ten_thousand_deliveries_and_no_more,
+    b11_a_freed_hook_that_was_never_opened_is_read_once,
     b15_an_old_owner_never_frees_the_new_claim,
     b16_a_hook_can_be_looked_up,
     b17_a_payload_fits_the_declared_type,
@@ -587,6 +588,61 @@ async fn b11_deliveries_race_the_guest_that_ends_its_hook(kind: StoreKind) {
         let mut received = payloads(&host, &run).await;
         received.retain(|_, payload| !of_go.contains(payload));
         assert_eq!(received, acknowledged);
+        host.agrees(&run).await;
+    }
+}
+
+/// What was claimed at the start and freed before it was opened is read, closed; then the token may be claimed anew.
+async fn b11_a_freed_hook_that_was_never_opened_is_read_once(kind: StoreKind) {
+    for (before, taken) in [(false, false), (false, true), (true, false), (true, true)] {
+        let host = TestHost::on(kind).await;
+        let run = host
+            .start_with(
+                "opens_late",
+                json!({ "token": "t", "before": before }),
+                &["t", "go"],
+            )
+            .await;
+        host.reached(&run, RunStatus::Suspended).await;
+        host.deliver("t", json!(1)).await.unwrap();
+        host.engine.dispose(&token("t")).await.unwrap();
+        if taken {
+            host.start_with("read_any", json!({}), &["t"]).await;
+        }
+        host.deliver("go", json!("on")).await.unwrap();
+        let host = host.restart().await;
+        if !taken {
+            host.until(&run, |info| {
+                info.status == RunStatus::Suspended && info.tokens.len() == 2
+            })
+            .await;
+            let claimed = async || host.hook("t").await.unwrap().state == HookState::Open;
+            while !claimed().await {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(host.deliver("t", json!("anew")).await.unwrap().run_id, run);
+        }
+        let result = host.ended(&run).await;
+        match (before, taken) {
+            (false, false) => assert_eq!(
+                host.output(&run).await,
+                json!({ "own": [true, true], "read": [1, "anew"] })
+            ),
+            (false, true) => {
+                assert_eq!(
+                    host.output(&run).await,
+                    json!({ "own": [true, false], "read": [1] })
+                );
+            }
+            (true, false) => {
+                assert_eq!(
+                    host.output(&run).await,
+                    json!({ "own": [true], "read": ["anew"] })
+                );
+            }
+            // Awaiting a payload there is an error.
+            (true, true) => assert_eq!(result.status, RunStatus::Failed),
+        }
         host.agrees(&run).await;
     }
 }

@@ -15,6 +15,7 @@ mod connections;
 mod continued;
 mod crash;
 mod demo;
+mod deployments;
 mod determinism;
 mod events;
 mod eviction;

@@ -19,6 +19,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 on_each_store![
     a19_the_new_run_waits_until_the_old_one_has_ended,
     a19_a_restart_in_the_middle_changes_nothing,
+    a19_what_the_old_run_was_given_it_can_read_whenever_it_opens_its_hook,
+    a19_a_token_of_its_own_is_read_by_the_old_run_too,
+    a19_who_was_asked_to_cancel_before_reads_its_hook_too,
     a19_of_a_chain_the_last_waits_for_the_first,
     a19_who_replaces_several_waits_for_all,
     a19_a_blocked_owner_ends_at_once,
@@ -185,6 +188,78 @@ async fn a19_a_restart_in_the_middle_changes_nothing(kind: StoreKind) {
     for run in [&old, &new] {
         host.agrees(run).await;
     }
+}
+
+/// It opens the hook after it was replaced, for the first time or once more, and a second time after that.
+async fn a19_what_the_old_run_was_given_it_can_read_whenever_it_opens_its_hook(kind: StoreKind) {
+    for before in [false, true] {
+        let (host, _marks) = host(kind).await;
+        let old = late(&host, &["t", "go"], before).await;
+        for n in 1..=3 {
+            host.deliver("t", json!(n)).await.unwrap();
+        }
+        let new = start(&host, replacing(request("read_any", json!({}), &["t"])))
+            .await
+            .run_id;
+        assert_eq!(host.deliver("t", json!("new")).await.unwrap().run_id, new);
+        let read = json!({ "own": [true, true], "read": [1, 2, 3, null] });
+        assert_eq!(host.output(&old).await, read);
+        assert_eq!(host.ended(&old).await.unread, Some(0));
+        let events = host.events(&old).await;
+        assert!(!events.contains(&"hook_conflicted"), "{events:?}");
+        let host = host.restart().await;
+        began_after(&host, &new, &[&old]).await;
+        host.deliver("t", json!("end")).await.unwrap();
+        assert_eq!(host.output(&new).await, json!(["new"]));
+        for run in [&old, &new] {
+            host.agrees(run).await;
+        }
+    }
+}
+
+async fn a19_a_token_of_its_own_is_read_by_the_old_run_too(kind: StoreKind) {
+    let (host, _marks) = host(kind).await;
+    let old = late(&host, &["go"], true).await;
+    // It observes all of it at once.
+    host.engine.shutdown().await;
+    host.deliver("t", json!(1)).await.unwrap();
+    let new = start(&host, replacing(request("read_any", json!({}), &["t"])))
+        .await
+        .run_id;
+    let host = host.restart().await;
+    let read = json!({ "own": [true, true], "read": [1, null] });
+    assert_eq!(host.output(&old).await, read);
+    began_after(&host, &new, &[&old]).await;
+    host.deliver("t", json!("end")).await.unwrap();
+    assert_eq!(host.output(&new).await, json!([]));
+    for run in [&old, &new] {
+        host.agrees(run).await;
+    }
+}
+
+/// The request to cancel came from somebody else, before.
+async fn a19_who_was_asked_to_cancel_before_reads_its_hook_too(kind: StoreKind) {
+    let (host, _marks) = host(kind).await;
+    let old = late(&host, &["t", "go"], false).await;
+    host.deliver("t", json!(1)).await.unwrap();
+    host.engine.shutdown().await;
+    host.engine.cancel(&old).await.unwrap();
+    let new = start(&host, replacing(request("read_any", json!({}), &["t"])))
+        .await
+        .run_id;
+    let host = host.restart().await;
+    let read = json!({ "own": [true, true], "read": [1, null] });
+    assert_eq!(host.output(&old).await, read);
+    began_after(&host, &new, &[&old]).await;
+    host.agrees(&old).await;
+}
+
+/// A run that has not opened its token `t`, or has, and waits.
+async fn late(host: &TestHost, tokens: &[&str], before: bool) -> RunId {
+    let asked = request("opens_late", json!({ "token": "t", "before": before }), tokens);
+    let run = start(host, asked).await.run_id;
+    host.reached(&run, RunStatus::Suspended).await;
+    run
 }
 
 async fn a19_of_a_chain_the_last_waits_for_the_first(kind: StoreKind) {

@@ -72,6 +72,36 @@ async fn a27_a_rerun_claims_only_what_it_names() {
     }
 }
 
+/// Without a token it would run until it opens its hook, and fail there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a27_a_rerun_that_will_read_its_hook_names_a_token() {
+    for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+        let host = TestHost::on(kind).await;
+        let run = host.start("follow", json!({ "id": "7" })).await;
+        host.reached(&run, RunStatus::Suspended).await;
+        let before = host.everything().await;
+        let refused = host.engine.rerun(again(&run)).await;
+        assert!(
+            matches!(&refused, Err(Error::RerunNeedsHook { workflow }) if workflow == "follow"),
+            "{refused:?}"
+        );
+        assert_eq!(host.everything().await, before);
+        let named = RerunRequest {
+            hooks: vec![StartHook {
+                token: token("again"),
+                min_retention_ms: 0,
+                metadata: None,
+            }],
+            ..again(&run)
+        };
+        let rerun = host.engine.rerun(named).await.unwrap().run_id;
+        let last = json!({ "n": 3, "last": true });
+        host.deliver("again", last).await.unwrap();
+        assert_eq!(host.output(&rerun).await, json!([3]));
+        host.agrees(&rerun).await;
+    }
+}
+
 /// The same request again leads to the same run, and a run that has none is an error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a24_a_rerun_is_carried_out_once() {

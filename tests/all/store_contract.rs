@@ -125,6 +125,9 @@ enum Op {
         schedules: u8,
     },
     TakeOver,
+    RemoveDeployment {
+        name: u8,
+    },
     Clock {
         by: i64,
     },
@@ -310,6 +313,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (id, any::<bool>()).prop_map(|(id, stored)| Op::Upgrade { id, stored }),
         2 => (0..2u8, 0..2u8, 0..6u8)
             .prop_map(|(name, code, schedules)| Op::Deploy { name, code, schedules }),
+        1 => (0..2u8).prop_map(|name| Op::RemoveDeployment { name }),
         1 => Just(Op::TakeOver),
         5 => tick.prop_map(|by| Op::Clock { by }),
         1 => Just(Op::Reopen),
@@ -625,6 +629,15 @@ impl Pair {
                 let found = both!(self, store => store.component(Digest::of(&code)));
                 assert_eq!(found.unwrap().map(|c| c.bytes), Some(code.as_bytes().into()));
             }
+            Op::RemoveDeployment { name } => {
+                let name = format!("n{name}");
+                let removed = both!(self, store => store.remove_deployment(&name)).unwrap();
+                let left = both!(self, store => store.deployments()).unwrap();
+                assert!(left.iter().all(|deployment| deployment.name != name));
+                let left = both!(self, store => store.schedules()).unwrap();
+                assert!(left.iter().all(|schedule| schedule.name.deployment != name));
+                self.meet(&format!("RemovedDeployment({removed})"));
+            }
             Op::TakeOver => self.take_over().await,
             Op::Clock { by } => self.now = now.saturating_add_signed(by),
             Op::Reopen => {
@@ -739,10 +752,7 @@ impl Pair {
                     let call = Some(number());
                     NewEntry::event(Event::HookClosed { call, hook })
                 }
-                Want::Dispose { hook } => {
-                    let call = Some(number());
-                    NewEntry::event(Event::HookDisposed { call, hook })
-                }
+                Want::Dispose { hook } => NewEntry::event(Event::hook_disposed(number(), hook)),
                 Want::Take { hook, count } => NewEntry::event(Event::PayloadsTaken { hook, count }),
                 Want::Child {
                     id,

@@ -125,7 +125,7 @@ on_each_store! {
     // A13
     a_run_can_dispose_and_open_again_in_one_append: |store, fence| {
         start(store, "r", vec![spec("t", 0)], 1).await;
-        let dispose = |call, hook| NewEntry::event(Event::HookDisposed { call: Some(call), hook });
+        let dispose = |call, hook| NewEntry::event(Event::hook_disposed(call, hook));
         let entries = vec![
             dispose(0, 0),
             open_hook(1, 1, spec("t", 0)),
@@ -219,7 +219,7 @@ on_each_store! {
         assert_eq!(hook.state, HookState::Retained);
         store.dispose(&token("t"), 3).await.unwrap();
         let loaded = store.load(&run_id("r"), 2).await.unwrap().unwrap();
-        assert_eq!(loaded.entries[0].event, Event::HookDisposed { call: None, hook: 0 });
+        assert_eq!(loaded.entries[0].event, Event::hook_freed(0));
         assert_eq!(loaded.run.status, RunStatus::Completed);
         start(store, "next", vec![spec("t", 0)], 4).await;
     }
@@ -229,7 +229,7 @@ on_each_store! {
         start(store, "old", vec![spec("t", 0)], 1).await;
         store.dispose(&token("t"), 2).await.unwrap();
         start(store, "new", vec![spec("t", 0)], 3).await;
-        let late = NewEntry::event(Event::HookDisposed { call: Some(0), hook: 0 });
+        let late = NewEntry::event(Event::hook_disposed(0, 0));
         store.append(append("old", fence, 0, vec![late])).await.unwrap();
         end(store, "old", fence).await;
         let hook = store.hook(&token("t"), 4).await.unwrap().unwrap();
@@ -280,7 +280,7 @@ on_each_store! {
 
     an_append_that_breaks_a_rule_leaves_nothing: |store, fence| {
         start(store, "r", vec![spec("t", 0)], 1).await;
-        let dispose = NewEntry::event(Event::HookDisposed { call: Some(0), hook: 0 });
+        let dispose = NewEntry::event(Event::hook_disposed(0, 0));
         let bad = NewEntry::event(Event::HookClosed { call: Some(2), hook: 7 });
         let entries = vec![dispose, open_hook(1, 1, spec("u", 0)), bad];
         let refused = store.append(append("r", fence, 0, entries)).await;

@@ -218,26 +218,73 @@ async fn e11_bad_and_old_signatures_write_nothing() {
     );
 }
 
-/// The same component may have several names; another one with its path may not.
+/// Under another name not even the same component has it, before the first is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn e11_a_path_belongs_to_one_deployment() {
     let server = called(TestHost::new().await).await;
-    assert_eq!(
-        server.put("again", webhooks().to_vec()).await.status,
-        StatusCode::OK
-    );
+    let refuses = async |name: &str, component: Vec<u8>, owner: &str| {
+        let refused = server.put(name, component).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text);
+        let message = refused.json["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("deployment `{owner}`")), "{message}");
+        assert!(
+            message.contains(&format!("`onemark components remove {owner}`")),
+            "{message}"
+        );
+    };
+    refuses("again", webhooks().to_vec(), "webhooks").await;
+    let deployed = server.put("webhooks", webhooks().to_vec()).await;
+    assert_eq!(deployed.status, StatusCode::OK, "{}", deployed.text);
     let mut other = webhooks().to_vec();
     let name = other.windows(6).rposition(|bytes| bytes == b"pushed").unwrap();
     other[name..name + 6].copy_from_slice(b"shoved");
-    let refused = server.put("other", other).await;
-    assert!(refused.status.is_client_error(), "{}", refused.text);
+    refuses("other", other.clone(), "webhooks").await;
     let listed = server.get("/v1/components").await;
     assert_eq!(
         listed.json["components"].as_array().unwrap().len(),
-        3,
+        2,
         "{}",
         listed.text
     );
+
+    let removed = send(server.request("DELETE", "/v1/components/webhooks")).await;
+    assert_eq!(
+        (removed.status, &removed.json),
+        (
+            StatusCode::OK,
+            &json!({ "name": "webhooks", "digest": deployed.json["digest"] })
+        )
+    );
+    let gone = call(&server, "github", "{}", &[]).await;
+    assert_eq!(
+        (gone.status, gone.json["error"]["code"].as_str()),
+        (StatusCode::NOT_FOUND, Some("unknown_webhook"))
+    );
+    let unknown = send(server.request("DELETE", "/v1/components/webhooks")).await;
+    assert_eq!(
+        (unknown.status, unknown.json["error"]["code"].as_str()),
+        (StatusCode::NOT_FOUND, Some("unknown_component"))
+    );
+    assert_eq!(server.put("other", other).await.status, StatusCode::OK);
+    refuses("webhooks", webhooks().to_vec(), "other").await;
+}
+
+/// Who deploys is told what keeps a webhook from working, before somebody calls it.
+#[tokio::test(flavor = "multi_thread")]
+async fn e11_a_webhook_without_its_secret_is_told_when_it_is_deployed() {
+    let server = Server::new().await;
+    let deployed = server.put("webhooks", webhooks().to_vec()).await;
+    let warnings = deployed.json["warnings"].as_array().unwrap();
+    let [warning] = warnings.as_slice() else {
+        panic!("{}", deployed.text);
+    };
+    let warning = warning.as_str().unwrap();
+    assert!(
+        warning.contains("`unset`") && warning.contains("`NO_SECRET`"),
+        "{warning}"
+    );
+    let without = server.put("programs", onemark_tests::programs().to_vec()).await;
+    assert_eq!(without.json["warnings"], json!([]), "{}", without.text);
 }
 
 /// The URL that a run gave out, without the host.
@@ -286,6 +333,11 @@ async fn a_hook_with_a_url_takes_json_and_forms() {
             .body("approve=yes&note=a%20b+c&to=1&to=&to=2");
         let form = send(form.header("content-type", "application/x-www-form-urlencoded")).await;
         assert_eq!(form.status, StatusCode::ACCEPTED, "{}", form.text);
+        // As `curl -d` sends it unless told otherwise.
+        let json = server.request("POST", &url).body(r#"{"n":2}"#);
+        let json = send(json.header("content-type", "application/x-www-form-urlencoded")).await;
+        assert_eq!(json.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", json.text);
+        says_how_to_send_json(&json.json);
         let output = server.host.output(&run).await;
         assert_eq!(
             output,
@@ -295,6 +347,55 @@ async fn a_hook_with_a_url_takes_json_and_forms() {
         let late = server.post(&url, json!(1)).await;
         assert_eq!(late.status, StatusCode::GONE, "{}", late.text);
         assert!(!late.text.contains(run.as_str()));
+    }
+}
+
+#[track_caller]
+fn says_how_to_send_json(refused: &Value) {
+    let error = &refused["error"];
+    assert_eq!(error["code"], "invalid_payload", "{refused}");
+    assert!(
+        error["hint"]
+            .as_str()
+            .unwrap()
+            .contains("`Content-Type: application/json`"),
+        "{refused}"
+    );
+    assert!(
+        error["message"].as_str().unwrap().contains("content type says"),
+        "{refused}"
+    );
+}
+
+/// Values of a form are texts; the type of the hook says what they are meant as.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_fills_the_fields_of_a_hooks_type() {
+    for kind in StoreKind::ALL {
+        let server = Server::over(TestHost::on(kind).await).await;
+        let run = started(&server, "asks_by_form", json!({})).await;
+        let url = url_of(&server, &run).await;
+        let post = async |form: &str| {
+            let form = server.request("POST", &url).body(form.to_owned());
+            send(form.header("content-type", "application/x-www-form-urlencoded; charset=utf-8")).await
+        };
+        for unfit in [
+            "stars=x&agree=true",
+            "stars=5&agree=on",
+            "stars=500&agree=true",
+            "",
+        ] {
+            let refused = post(unfit).await;
+            assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{unfit}");
+            says_how_to_send_json(&refused.json);
+            assert!(!refused.text.contains(run.as_str()));
+        }
+        let kept = post("stars=5&agree=true&ratio=0.50&note=7&kinds=1&kinds=2").await;
+        assert_eq!(kept.status, StatusCode::ACCEPTED, "{}", kept.text);
+        assert_eq!(
+            server.host.output(&run).await,
+            json!({ "stars": 5, "agree": true, "ratio": 0.5, "note": "7", "kinds": [1, 2] })
+        );
+        server.host.agrees(&run).await;
     }
 }
 

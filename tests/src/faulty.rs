@@ -93,6 +93,10 @@ impl Store for FaultyStore {
         self.write()?.deploy(name, component, schedules, now).await
     }
 
+    async fn remove_deployment(&self, name: &str) -> Result<bool> {
+        self.write()?.remove_deployment(name).await
+    }
+
     async fn schedules(&self) -> Result<Vec<StoredSchedule>> {
         self.store.schedules().await
     }

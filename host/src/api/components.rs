@@ -7,17 +7,34 @@ use serde_json::value::RawValue;
 
 use super::error::Result;
 use super::extract::{ComponentBytes, Path};
-use crate::engine::{DeployReceipt, Engine, WorkflowInfo};
+use super::webhooks::{Secrets, warn_of_secrets};
+use crate::engine::{DeployReceipt, Engine, RemovalReceipt, WorkflowInfo};
 use crate::ids::Digest;
 use crate::journal::Timestamp;
+
+#[derive(Serialize)]
+pub struct DeployedView {
+    #[serde(flatten)]
+    receipt: DeployReceipt,
+    /// What keeps it from working as it is deployed, in words.
+    warnings: Vec<String>,
+}
 
 /// `PUT /v1/components/{name}`
 pub async fn deploy(
     State(engine): State<Engine>,
+    State(secrets): State<Secrets>,
     Path(name): Path,
     ComponentBytes(bytes): ComponentBytes,
-) -> Result<Json<DeployReceipt>> {
-    Ok(Json(engine.deploy(&name, bytes.as_ref().into()).await?))
+) -> Result<Json<DeployedView>> {
+    let receipt = engine.deploy(&name, bytes.as_ref().into()).await?;
+    let warnings = warn_of_secrets(&engine, &secrets, Some(&name)).await?;
+    Ok(Json(DeployedView { receipt, warnings }))
+}
+
+/// `DELETE /v1/components/{name}`: nothing starts under this name any more.
+pub async fn remove(State(engine): State<Engine>, Path(name): Path) -> Result<Json<RemovalReceipt>> {
+    Ok(Json(engine.remove_deployment(&name).await?))
 }
 
 #[derive(Serialize)]

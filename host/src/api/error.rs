@@ -111,6 +111,19 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_payload", what)
     }
 
+    /// As [`Self::unfit_payload`]. Whoever sends JSON may not know that they say it is a form.
+    pub fn unfit_form(what: &str) -> Self {
+        Self::unfit_payload(format!(
+            "the body was read as a form, as its content type says: {what}"
+        ))
+        .hint(SAY_JSON)
+    }
+
+    pub fn json_sent_as_form() -> Self {
+        let message = "the body is JSON, and its content type says that it is a form";
+        Self::unfit_payload(message.to_owned()).hint(SAY_JSON)
+    }
+
     pub fn bad_run_response() -> Self {
         let message = "the request was kept, and the run's answer to it has no status that can be sent";
         Self::new(StatusCode::BAD_GATEWAY, "bad_response", message)
@@ -136,6 +149,9 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", error.to_string())
     }
 }
+
+const SAY_JSON: &str = "to send JSON, say so with the header `Content-Type: application/json`: `curl -d` says \
+                        `application/x-www-form-urlencoded` unless told otherwise";
 
 const DEPLOY_FIRST: &str = "deploy it with `PUT /v1/components/{name}` or `onemark deploy`; \
                             `GET /v1/components` lists what is there";
@@ -179,6 +195,13 @@ impl From<Error> for ApiError {
                 .detail("run_id", run)
                 .detail("steps", steps)
                 .hint("say `repeat_unkeyed: true` when that is what you want, or give the steps keys"),
+
+            Error::RerunNeedsHook { workflow } => new(S::UNPROCESSABLE_ENTITY, "hook_needed")
+                .detail("workflow", workflow)
+                .hint(
+                    "name the token that the new run is to have: `onemark runs rerun RUN --hook TOKEN`, \
+                     `\"hooks\": [{ \"token\": \"…\" }]`; it may be any that is free",
+                ),
 
             Error::Blob(BlobError::NotFound(digest)) => {
                 new(S::NOT_FOUND, "blob_not_found").detail("digest", digest)
@@ -227,6 +250,13 @@ impl From<Error> for ApiError {
             Error::InvalidPayload { token, .. } => {
                 new(S::UNPROCESSABLE_ENTITY, "invalid_payload").detail("token", token)
             }
+            Error::InvalidResult { run, step, call, .. } => new(S::UNPROCESSABLE_ENTITY, "invalid_result")
+                .detail("run_id", run)
+                .detail("step", step)
+                .detail("call", call)
+                .hint(
+                    "nothing was written; say what the step returns, as JSON: a text has quotes of its own",
+                ),
             Error::RunEnded { run, status } => new(S::CONFLICT, "run_ended")
                 .detail("run_id", run)
                 .detail("status", status),

@@ -8,10 +8,11 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::error::{ApiError, Result};
 use crate::ids::IdempotencyKey;
+use crate::sandbox::Form;
 
 /// A JSON body of a known shape.
 ///
@@ -84,9 +85,12 @@ where
     }
 }
 
-/// What somebody submits: JSON as it is, a form as an object of texts, or of lists of them where a field is there several
-/// times.
-pub struct Submitted(pub String);
+/// What somebody submits.
+pub enum Submitted {
+    /// As it came.
+    Json(String),
+    Form(Form),
+}
 
 impl<S: Send + Sync> FromRequest<S> for Submitted
 where
@@ -97,21 +101,19 @@ where
     async fn from_request(request: Request, state: &S) -> Result<Self> {
         if !has_type(request.headers(), &["application/x-www-form-urlencoded"]) {
             let JsonText(text) = JsonText::from_request(request, state).await?;
-            return Ok(Self(text));
+            return Ok(Self::Json(text));
         }
         let bytes = whole_body(request, state).await?;
-        let mut fields: Map<String, Value> = Map::new();
-        for (name, value) in form_urlencoded::parse(&bytes) {
-            let value = Value::from(value.into_owned());
-            match fields.get_mut(name.as_ref()) {
-                None => {
-                    fields.insert(name.into_owned(), value);
-                }
-                Some(Value::Array(values)) => values.push(value),
-                Some(first) => *first = Value::from(vec![first.take(), value]),
-            }
+        // No form looks like that, and read as one it would be a field of that name.
+        let json = serde_json::from_slice::<Value>(&bytes);
+        if json.is_ok_and(|json| json.is_object() || json.is_array()) {
+            return Err(ApiError::json_sent_as_form());
         }
-        Ok(Self(Value::from(fields).to_string()))
+        let mut form = Form::default();
+        for (name, value) in form_urlencoded::parse(&bytes) {
+            form.add(name.into_owned(), value.into_owned());
+        }
+        Ok(Self::Form(form))
     }
 }
 

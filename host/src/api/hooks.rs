@@ -126,7 +126,7 @@ pub async fn receive(
     State(engine): State<Engine>,
     Path(token): Path,
     Key(key): Key,
-    Submitted(payload): Submitted,
+    submitted: Submitted,
 ) -> Result<Response> {
     let unknown = |_| ApiError::unknown_hook_url();
     let token = HookToken::new(token).map_err(unknown)?;
@@ -135,7 +135,11 @@ pub async fn receive(
         found => found?,
     };
     // Other hooks have tokens that can be guessed.
-    let webhook = hook.webhook.ok_or_else(ApiError::unknown_hook_url)?;
+    let webhook = hook.webhook.clone().ok_or_else(ApiError::unknown_hook_url)?;
+    let (payload, is_form) = match submitted {
+        Submitted::Json(text) => (text, false),
+        Submitted::Form(form) => (engine.payload_of(&hook, &form).await?, true),
+    };
     let repeated = key.is_some();
     let responses = match webhook.response {
         HookResponse::Manual => Some(responses_of(&engine, &hook.run_id, repeated).await?),
@@ -151,6 +155,7 @@ pub async fn receive(
         Err(Error::HookNotFound(_)) => return Err(ApiError::unknown_hook_url()),
         Err(Error::HookEnded { .. }) => return Err(ApiError::hook_url_ended()),
         Err(Error::HookFull { .. }) => return Err(ApiError::hook_url_full()),
+        Err(Error::InvalidPayload { what, .. }) if is_form => return Err(ApiError::unfit_form(&what)),
         Err(Error::InvalidPayload { what, .. }) => return Err(ApiError::unfit_payload(what)),
         Err(error) => return Err(error.into()),
     };

@@ -79,7 +79,10 @@ pub fn router(engine: Engine, body_timeout: Duration, secrets: Secrets) -> Route
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES));
 
     let components = Router::new()
-        .route("/v1/components/{name}", put(components::deploy))
+        .route(
+            "/v1/components/{name}",
+            put(components::deploy).delete(components::remove),
+        )
         .route("/v1/runs/{id}/replay", post(runs::replay))
         .layer(DefaultBodyLimit::max(MAX_COMPONENT_BYTES));
 

@@ -14,6 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::Semaphore;
 
+use super::webhooks::warn_of_secrets;
 use super::{Secrets, router};
 use crate::engine::Engine;
 
@@ -86,6 +87,10 @@ pub async fn serve(
     config: ServerConfig,
     shutdown: impl Future<Output = ()>,
 ) {
+    // Who deployed it may be long gone.
+    if let Err(error) = warn_of_secrets(&engine, &config.secrets, None).await {
+        tracing::error!(%error, "whether webhooks have their secrets is not known");
+    }
     let request_timeout = config.request_timeout.min(LONGEST_TIMEOUT);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(request_timeout);

@@ -15,7 +15,7 @@ use super::signature::is_signed;
 use crate::engine::{Engine, Error, StartReceipt};
 use crate::ids::RunId;
 use crate::journal::Seq;
-use crate::sandbox::SignatureForm;
+use crate::sandbox::{SignatureForm, Webhook};
 
 /// Where secrets are looked up by name: in the host's environment unless told otherwise. Prints none of them.
 #[derive(Clone)]
@@ -27,6 +27,13 @@ impl Secrets {
     /// From elsewhere.
     pub fn new(look_up: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(look_up))
+    }
+}
+
+impl Secrets {
+    /// An empty one is none.
+    fn get(&self, name: &str) -> Option<String> {
+        self.0(name).filter(|secret| !secret.is_empty())
     }
 }
 
@@ -67,7 +74,7 @@ pub async fn receive(
     let route = engine.webhook(&path).await?;
     let route = route.ok_or_else(|| ApiError::unknown_webhook(&path))?;
     let (form, name) = (route.webhook.signature, &route.webhook.secret_env);
-    let Some(secret) = secrets.0(name).filter(|secret| !secret.is_empty()) else {
+    let Some(secret) = secrets.get(name) else {
         tracing::error!(
             path,
             variable = name,
@@ -105,6 +112,34 @@ pub async fn receive(
         },
         Err(error) => return Err(error.into()),
     }))
+}
+
+/// Says in the log, and to the caller, which webhooks of a deployment, or of all, refuse every request as long as their
+/// secrets are not set.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn warn_of_secrets(
+    engine: &Engine,
+    secrets: &Secrets,
+    deployment: Option<&str>,
+) -> std::result::Result<Vec<String>, Error> {
+    let mut warnings = Vec::new();
+    for (name, Webhook { path, secret_env, .. }) in engine.webhooks().await? {
+        if deployment.is_none_or(|wanted| wanted == name) && secrets.get(&secret_env).is_none() {
+            tracing::warn!(
+                path,
+                variable = secret_env,
+                deployment = name,
+                "the secret of a webhook is not set"
+            );
+            warnings.push(format!(
+                "webhook `{path}` refuses every request: `{secret_env}` is not set where the host runs; start the host \
+                 with it"
+            ));
+        }
+    }
+    Ok(warnings)
 }
 
 /// By what the sender knows a request that it repeats, if it says so. An empty id says as little as none: requests that

@@ -23,6 +23,7 @@ struct Receipt {
     name: String,
     digest: String,
     manifest: Manifest,
+    warnings: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -57,6 +58,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         name,
         digest,
         manifest,
+        warnings,
     } = answer.read()?;
     let workflows: Vec<_> = manifest
         .workflows
@@ -68,6 +70,9 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         ("digest", digest),
         ("workflows", workflows.join(", ")),
     ])?;
+    for warning in warnings {
+        output::warning(&warning);
+    }
     Ok(Exit::Done.into())
 }
 

@@ -5,6 +5,7 @@ mod bench;
 mod blobs;
 mod build;
 mod client;
+mod components;
 mod deliver;
 mod demo;
 mod deploy;
@@ -76,6 +77,9 @@ enum Command {
     Serve(serve::Args),
     /// Give a component to the server
     Deploy(deploy::Args),
+    /// Look at what is deployed, or remove it
+    #[command(subcommand)]
+    Components(components::Command),
     /// Start a run and claim its hooks, in one step
     Start(start::Args),
     /// Deliver a payload to the run that holds a token
@@ -127,6 +131,7 @@ pub async fn main() -> ExitCode {
         Command::Build(args) => build::run(args, &global).await,
         Command::Serve(args) => serve::run(args, &global).await,
         Command::Deploy(args) => deploy::run(args, &global).await,
+        Command::Components(command) => components::run(command, &global).await,
         Command::Start(args) => start::run(args, &global).await,
         Command::Deliver(args) => deliver::run(args, &global).await,
         Command::Emit(args) => emit::run(args, &global).await,

@@ -20,6 +20,7 @@ pub enum Output {
 pub const BOLD: Style = Style::new().bold();
 pub const GOOD: Style = AnsiColor::Green.on_default().bold();
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
+const WARN: Style = AnsiColor::Yellow.on_default().bold();
 const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
 /// Prints data: one text and a line end.
@@ -37,6 +38,10 @@ pub fn message(text: &str) {
 
 pub fn error(text: &str) {
     tell(format_args!("{BAD}error{BAD:#}: {}", plain(text)));
+}
+
+pub fn warning(text: &str) {
+    tell(format_args!("{WARN}warning{WARN:#}: {}", plain(text)));
 }
 
 pub fn hint(text: &str) {

@@ -34,6 +34,8 @@ pub(super) struct Origin {
     pub declared_token: bool,
     /// What makes two requests the same, where that is not what stands in them.
     pub same: Option<Digest>,
+    /// What carries it where its workflow is not deployed any more.
+    pub component: Option<Digest>,
 }
 
 impl Default for Origin {
@@ -42,6 +44,7 @@ impl Default for Origin {
             lineage: None,
             declared_token: true,
             same: None,
+            component: None,
         }
     }
 }
@@ -90,8 +93,7 @@ impl Engine {
     }
 
     /// As it would be admitted now, whoever asks for it.
-    pub(super) async fn prepare_run(&self, request: &StartRequest) -> Result<NewRun> {
-        let origin = Origin::default();
+    pub(super) async fn prepare_run(&self, request: &StartRequest, origin: Origin) -> Result<NewRun> {
         let asked = self.read(request, &origin)?;
         self.prepare(request, &asked, origin).await
     }
@@ -148,7 +150,16 @@ impl Engine {
 
     /// Checks a request against what is deployed now.
     async fn prepare(&self, request: &StartRequest, asked: &Asked, origin: Origin) -> Result<NewRun> {
-        let (component, workflow) = self.resolve(&request.workflow).await?;
+        let (component, workflow) = match (self.resolve(&request.workflow).await, origin.component) {
+            (Err(Error::UnknownWorkflow(workflow)), Some(own)) => {
+                let component = self.component(own).await?;
+                match component.manifest.workflows.contains_key(&workflow) {
+                    true => (component, workflow),
+                    false => return Err(Error::UnknownWorkflow(workflow)),
+                }
+            }
+            (resolved, _) => resolved?,
+        };
         let workflow = &component.manifest.workflows[&workflow];
         self.check_input(workflow, &request.input, &asked.input)?;
         let hooks = self.claims(workflow, &asked.input, request, origin.declared_token)?;
@@ -365,6 +376,11 @@ impl Engine {
                 workflow: workflow.name.clone(),
                 what: error.to_string(),
             })?,
+            // It would run until it opens its hook, and fail there.
+            false if workflow.token.is_some() && workflow.hook.is_some() && request.hooks.is_empty() => {
+                let workflow = workflow.name.clone();
+                return Err(Error::RerunNeedsHook { workflow });
+            }
             false => None,
         };
         let mut claims: Vec<HookSpec> = Vec::new();

@@ -2,6 +2,7 @@
 //! written.
 
 use super::Engine;
+use super::admit::Origin;
 use super::error::Error;
 use super::request::{ConflictPolicy, StartHook, StartRequest};
 use crate::ids::{EventName, HookToken, RunId, Tags};
@@ -82,7 +83,7 @@ impl Engine {
             tags: Tags::default(),
             key: None,
         };
-        let run = self.prepare_run(&request).await?;
+        let run = self.prepare_run(&request, Origin::default()).await?;
         Ok(ChildAdmission {
             run: run.id,
             started: Started {
@@ -120,7 +121,12 @@ impl Engine {
             tags: started.tags.clone(),
             key: None,
         };
-        let new = match self.prepare_run(&request).await {
+        // Deployed anew, it goes on with that; not deployed any more, with what carries it.
+        let origin = Origin {
+            component: Some(replay.component()),
+            ..Origin::default()
+        };
+        let new = match self.prepare_run(&request, origin).await {
             Ok(new) => new,
             Err(Error::Store(error)) => return Err(error),
             Err(error) => return refused(error.to_string()),

@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 
 use super::Engine;
 use super::error::{Error, Result};
-use super::request::{DeployReceipt, WorkflowInfo};
+use super::request::{DeployReceipt, RemovalReceipt, WorkflowInfo};
 use super::schedules::schedules_of;
 use crate::ids::Digest;
 use crate::sandbox::{Component, Manifest};
@@ -18,6 +18,8 @@ use crate::store::{Deployment, StoredComponent};
 pub struct Components {
     loaded: Mutex<HashMap<Digest, Arc<OnceCell<Component>>>>,
     deployed: Mutex<Deployed>,
+    /// Held while a deployment is made or removed: what it was checked against stays true.
+    changing: tokio::sync::Mutex<()>,
 }
 
 /// What can be started, as the store has it. This host writes every deployment, so that it knows when to
@@ -61,6 +63,12 @@ impl Engine {
     /// # Errors
     /// When the bytes are no component that this host can run, or the name is no good.
     pub async fn deploy(&self, name: &str, bytes: Arc<[u8]>) -> Result<DeployReceipt> {
+        let name = name.to_owned();
+        self.to_its_end(move |engine| async move { engine.deploy_once(&name, bytes).await })
+            .await
+    }
+
+    async fn deploy_once(&self, name: &str, bytes: Arc<[u8]>) -> Result<DeployReceipt> {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let taken = matches!(name, "." | "..") || name.parse::<Digest>().is_ok();
         if name.is_empty() || name.len() > MAX_DEPLOYMENT_NAME || !name.chars().all(good) || taken {
@@ -77,6 +85,7 @@ impl Engine {
             manifest: component.manifest.json.as_str().into(),
         };
         let now = self.0.clock.now();
+        let _changing = self.0.components.changing.lock().await;
         self.check_webhooks(name, &component).await?;
         let schedules = schedules_of(&component);
         let deployed = self.0.store.deploy(name, stored, schedules, now).await;
@@ -94,6 +103,41 @@ impl Engine {
         Ok(receipt)
     }
 
+    /// Takes a name away: its workflows cannot be started under it any more, and its schedules, events and webhooks
+    /// end. Its runs keep their component and go on.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDeployment`].
+    pub async fn remove_deployment(&self, name: &str) -> Result<RemovalReceipt> {
+        let name = name.to_owned();
+        self.to_its_end(move |engine| async move { engine.remove_once(&name).await })
+            .await
+    }
+
+    async fn remove_once(&self, name: &str) -> Result<RemovalReceipt> {
+        let _changing = self.0.components.changing.lock().await;
+        let mut deployments = self.deployments().await?;
+        let unknown = || Error::UnknownDeployment(name.to_owned());
+        let place = deployments.iter().position(|deployment| deployment.name == name);
+        let removed = deployments.remove(place.ok_or_else(unknown)?);
+        let done = self.0.store.remove_deployment(name).await;
+        if !done.inspect_err(|error| self.note_failure(error))? {
+            return Err(unknown());
+        }
+        self.0.components.changed();
+        self.schedules_changed();
+        if let Ok(manifest) = Manifest::parse(removed.manifest.to_string()) {
+            for workflow in manifest.workflows.keys() {
+                self.begin_all(self.0.registry.undeclare(workflow));
+            }
+        }
+        self.declare_all(deployments);
+        Ok(RemovalReceipt {
+            name: removed.name,
+            digest: removed.digest,
+        })
+    }
+
     /// Takes over the concurrency limits of a component that was deployed after every other.
     fn declare_limits(&self, manifest: &Manifest) {
         for workflow in manifest.workflows.values() {
@@ -104,7 +148,13 @@ impl Engine {
 
     /// As at the deployments that there are.
     pub(super) async fn recall_limits(&self) -> Result<()> {
-        let mut deployments = self.0.store.deployments().await?;
+        let deployments = self.0.store.deployments().await?;
+        self.declare_all(deployments);
+        Ok(())
+    }
+
+    /// The newest last.
+    fn declare_all(&self, mut deployments: Vec<Deployment>) {
         deployments.sort_by_key(|deployment| deployment.deployed_at);
         for Deployment { name, manifest, .. } in deployments {
             match Manifest::parse(manifest.to_string()) {
@@ -113,7 +163,6 @@ impl Engine {
                 Err(error) => tracing::error!(name, %error, "the limits of a deployment cannot be read"),
             }
         }
-        Ok(())
     }
 
     /// What each name stands for.

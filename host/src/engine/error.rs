@@ -45,6 +45,13 @@ pub enum Error {
     #[error("run {run} has steps without a key made from data, which would take effect once more: {}", .steps.join(", "))]
     UnkeyedSteps { run: RunId, steps: Vec<String> },
 
+    /// The workflow reads the hook that its declared token makes, and a rerun claims only what it names.
+    #[error(
+        "workflow `{workflow}` reads the hook of its token, which a rerun does not claim: it claims what the request \
+         names, and this one names nothing"
+    )]
+    RerunNeedsHook { workflow: String },
+
     #[error(transparent)]
     Blob(#[from] BlobError),
     #[error("run {run} has no entry {seq}: its last is {last}")]
@@ -79,6 +86,14 @@ pub enum Error {
     },
     #[error("the payload does not fit hook `{token}`: {what}")]
     InvalidPayload { token: HookToken, what: String },
+    /// A person said what a step came to, and that is not what the step returns.
+    #[error("the result does not fit step `{step}` of run {run} (call {call}): {what}")]
+    InvalidResult {
+        run: RunId,
+        step: String,
+        call: CallNo,
+        what: String,
+    },
     #[error("run {run} has ended ({status})")]
     RunEnded { run: RunId, status: RunStatus },
 

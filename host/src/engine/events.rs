@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::Engine;
-use super::admit::as_admitted;
+use super::admit::{Origin, as_admitted};
 use super::error::{Error, Result};
 use super::request::{ConflictPolicy, EmitReceipt, EmitRequest, StartRequest};
 use crate::ids::{Digest, EventName, Tags};
@@ -88,7 +88,7 @@ impl Engine {
             tags: Tags::default(),
             key: None,
         };
-        let start = match self.prepare_run(&request).await {
+        let start = match self.prepare_run(&request, Origin::default()).await {
             Ok(run) => Ok(Box::new(run)),
             Err(Error::Store(error)) => return Err(error.into()),
             Err(error) => Err(error.to_string()),

@@ -155,6 +155,17 @@ impl Groups {
     /// A workflow was deployed, and this is its limit now. The runs whose turn it is since are at work.
     pub fn declare(&mut self, workflow: &str, limit: Option<NonZeroU32>) -> Vec<RunId> {
         self.declared.insert(workflow.to_owned(), limit);
+        self.fill_all(workflow)
+    }
+
+    /// No deployment has the workflow any more: what its runs were admitted with counts.
+    pub fn undeclare(&mut self, workflow: &str) -> Vec<RunId> {
+        self.declared.remove(workflow);
+        self.fill_all(workflow)
+    }
+
+    /// Lets in the runs of a workflow whose turn it is since its limit changed.
+    fn fill_all(&mut self, workflow: &str) -> Vec<RunId> {
         let mut groups: Vec<_> = self.groups.keys().cloned().collect();
         groups.retain(|group| group.workflow() == workflow);
         groups.iter().flat_map(|group| self.fill(group)).collect()
@@ -329,6 +340,9 @@ mod tests {
         assert_eq!(groups.release(&run(1)), [run(3)]);
         assert_eq!(groups.declare("w", None), [run(4), run(5)]);
         assert_eq!(groups.enter(&run(7), &pinned, 10), Entered::In);
+        // Nothing is deployed that says so: one at once, as they were admitted.
+        assert_eq!(groups.undeclare("w"), []);
+        assert_eq!(groups.enter(&run(8), &pinned, 10), Entered::Queued);
     }
 
     #[test]

@@ -8,8 +8,10 @@ use super::error::{Error, Result};
 use super::request::{Resolution, RetryReceipt, RetryRequest};
 use crate::ids::RunId;
 use crate::journal::{
-    Body, CallNo, Failure, FailureKind, Hold, LastAttempt, OpenStep, Replay, RunStatus, checked_json,
+    Body, CallNo, Event, Failure, FailureKind, Hold, LastAttempt, OpenStep, Replay, RunStatus, Seq,
+    checked_json,
 };
+use crate::sandbox::read_json;
 use crate::store::{BlockReason, Blocked, Decision, HeldStep, RunFilter, RunInfo, Settled, Settlement};
 
 /// What blocks a run at a step.
@@ -22,7 +24,7 @@ const HELD: [BlockReason; 3] = [
 /// What can be tried again without a look at what the step did: it failed, or its attempts share a key.
 const RETRIED: [BlockReason; 2] = [BlockReason::StepFailed, BlockReason::KeyExpired];
 
-/// Runs that are looked at together.
+/// Runs, or entries, that are looked at together.
 const PAGE: usize = 500;
 
 impl Engine {
@@ -32,15 +34,22 @@ impl Engine {
     /// # Errors
     /// [`Error::RunNotFound`], [`Error::RunEnded`], [`Error::NotBlocked`], [`Error::BlockedOtherwise`] and
     /// [`Error::BlockedElsewhere`] when no such step blocks the run; [`Error::TooLarge`] and
-    /// [`Error::InvalidRequest`] when the outcome cannot be kept.
+    /// [`Error::InvalidRequest`] when the outcome cannot be kept; [`Error::InvalidResult`] when the step returns
+    /// something else.
     pub async fn resolve_step(
         &self,
         run: &RunId,
         call: Option<CallNo>,
         resolution: Resolution,
     ) -> Result<RunInfo> {
+        let mut call = call;
         let decision = match resolution {
-            Resolution::Result(value) => Decision::Result(self.checked_outcome("the result", &value)?),
+            Resolution::Result(value) => {
+                let result = self.checked_outcome("the result", &value)?;
+                // What it was checked for is what it is given to.
+                call = self.check_result(run, call, &value).await?.or(call);
+                Decision::Result(result)
+            }
             Resolution::Error { message, error } => {
                 let failure = Failure {
                     error,
@@ -133,6 +142,58 @@ impl Engine {
             Settled::OtherCall { call } => return Err(Error::BlockedElsewhere { run, call }),
         }
         self.run(&run).await
+    }
+
+    /// Checks a result against what the held step returns, and says which call that is. Whether there is such a step is
+    /// for the store to say. Closures have no declared type.
+    async fn check_result(&self, run: &RunId, call: Option<CallNo>, text: &str) -> Result<Option<CallNo>> {
+        let info = self.run(run).await?;
+        let held = info.blocked.and_then(|blocked| blocked.step);
+        let Some(held) = held.filter(|held| call.is_none_or(|call| call == held.call)) else {
+            return Ok(None);
+        };
+        let component = match self.component(info.component).await {
+            Ok(component) => component,
+            Err(Error::Store(error)) => return Err(error.into()),
+            // It can be decided about all the same, and moved to a component that loads.
+            Err(_) => return Ok(Some(held.call)),
+        };
+        let step = component.manifest.steps.get(&held.name);
+        if let Some(schema) = step.and_then(|step| step.output.as_ref())
+            && !self.is_closure(run, held.call).await?
+        {
+            let misfit = match read_json(text) {
+                Ok(value) => schema.check(&value).err().map(|error| error.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(what) = misfit {
+                return Err(Error::InvalidResult {
+                    run: run.clone(),
+                    step: held.name,
+                    call: held.call,
+                    what,
+                });
+            }
+        }
+        Ok(Some(held.call))
+    }
+
+    async fn is_closure(&self, run: &RunId, call: CallNo) -> Result<bool> {
+        let mut from: Seq = 0;
+        loop {
+            let entries = self.journal(run, from, PAGE).await?;
+            let Some(last) = entries.last() else {
+                return Ok(false);
+            };
+            from = last.seq + 1;
+            let scheduled = entries.iter().find_map(|entry| match entry.event {
+                Event::StepScheduled { call: c, closure, .. } if c == call => Some(closure),
+                _ => None,
+            });
+            if let Some(closure) = scheduled {
+                return Ok(closure);
+            }
+        }
     }
 
     fn checked_outcome(&self, what: &'static str, text: &str) -> Result<Body> {

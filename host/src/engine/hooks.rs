@@ -7,7 +7,7 @@ use super::error::{Error, Result};
 use super::request::DeliverRequest;
 use crate::ids::{Digest, HookToken};
 use crate::journal::{Body, HookNo, PayloadType};
-use crate::sandbox::{JsonError, Schema, read_json};
+use crate::sandbox::{Form, JsonError, Schema, read_json};
 use crate::store::{
     Delivered, Delivery, DeliveryReceipt, Disposed, HookInfo, HookRef, HookState, ReceivedPayload,
 };
@@ -124,6 +124,23 @@ impl Engine {
                 .and_then(|schema| schema.check(payload).map_err(|error| error.to_string())),
         };
         Ok(checked.err())
+    }
+
+    /// A form as a payload of this hook, JSON: as its type has the fields.
+    ///
+    /// # Errors
+    /// When the store cannot be read or the component of the hook's run no longer loads.
+    pub async fn payload_of(&self, hook: &HookInfo, form: &Form) -> Result<String> {
+        Ok(match &hook.payload {
+            PayloadType::Any => form.to_json(None),
+            PayloadType::Declared => {
+                let component = self.component(hook.component).await?;
+                let workflow = component.manifest.workflows.get(&hook.owner.workflow);
+                let schema = workflow.and_then(|workflow| workflow.hook.as_ref());
+                form.to_json(schema.map(|schema| &schema.json))
+            }
+            PayloadType::Schema(json) => form.to_json(Some(json)),
+        })
     }
 
     /// The hook that holds the token, or the last that did.

@@ -52,9 +52,9 @@ pub use logs::{FollowedLogs, FollowingLogs};
 pub use replay::verify;
 pub use request::{
     Attached, ConflictPolicy, DeliverRequest, DeployReceipt, DivergenceReport, EmitReceipt, EmitRequest,
-    ForkHook, ForkRequest, Outcome, Replaced, ReplayReport, ReplayedCall, RerunRequest, Resolution,
-    RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt, StartRequest, Verdict,
-    WorkflowInfo,
+    ForkHook, ForkRequest, Outcome, RemovalReceipt, Replaced, ReplayReport, ReplayedCall, RerunRequest,
+    Resolution, RetryReceipt, RetryRequest, RunResult, StartHook, StartPayload, StartReceipt, StartRequest,
+    Verdict, WorkflowInfo,
 };
 pub use schedules::{BackfillReceipt, BackfilledSlot, ScheduleInfo};
 pub use streams::{Followed, Following};

@@ -465,6 +465,13 @@ impl Registry {
         active.call(turn, self.max_resident)
     }
 
+    /// As [`Groups::undeclare`].
+    pub fn undeclare(&self, workflow: &str) -> Vec<Place> {
+        let mut active = self.lock();
+        let turn = active.groups.undeclare(workflow);
+        active.call(turn, self.max_resident)
+    }
+
     /// Why this run does not go on, if it waits for its turn.
     pub fn waits(&self, run: &RunInfo, now: Timestamp) -> Option<Waits> {
         let concurrency = run.concurrency.as_ref()?;

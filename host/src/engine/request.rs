@@ -220,6 +220,14 @@ pub struct DeployReceipt {
     pub manifest: Value,
 }
 
+/// A name that was taken away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RemovalReceipt {
+    pub name: String,
+    /// What it stood for.
+    pub digest: Digest,
+}
+
 /// A workflow that can be started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkflowInfo {

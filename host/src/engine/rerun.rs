@@ -18,7 +18,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::UnkeyedSteps`] when steps of that run have no key made from data, unless the request says that they may
-    /// run again; [`Error::RunNotFound`]; [`Error::InvalidRequest`] when its input was erased; as [`Engine::start`].
+    /// run again; [`Error::RerunNeedsHook`] when the workflow declares a token and a hook and the request names no
+    /// token; [`Error::RunNotFound`]; [`Error::InvalidRequest`] when its input was erased; as [`Engine::start`].
     pub async fn rerun(&self, request: RerunRequest) -> Result<StartReceipt> {
         self.to_its_end(|engine| async move { engine.rerun_once(request).await })
             .await
@@ -53,9 +54,9 @@ impl Engine {
             key: request.key,
         };
         let origin = Origin {
-            same: None,
             lineage: Some(Lineage::Rerun { of }),
             declared_token: false,
+            ..Origin::default()
         };
         self.start_from(again, origin).await
     }

@@ -8,7 +8,8 @@ use super::error::{Error, Result};
 use super::request::{ConflictPolicy, StartPayload, StartReceipt, StartRequest};
 use crate::ids::{Digest, IdempotencyKey, Tags};
 use crate::journal::Timestamp;
-use crate::sandbox::{Component, Webhook};
+use crate::sandbox::{Component, Manifest, Webhook};
+use crate::store::Deployment;
 
 /// A webhook that is deployed.
 #[derive(Debug, Clone)]
@@ -19,23 +20,46 @@ pub struct WebhookRoute {
     workflow: String,
 }
 
+fn webhooks_of(manifest: &Manifest) -> impl Iterator<Item = &Webhook> {
+    manifest
+        .workflows
+        .values()
+        .filter_map(|workflow| workflow.webhook.as_ref())
+}
+
 impl Engine {
-    /// Refuses a component with a webhook that another deployment has.
+    /// Refuses a component with a webhook that another deployment has, be it the same component.
     pub(super) async fn check_webhooks(&self, name: &str, component: &Component) -> Result<()> {
-        let workflows = component.manifest.workflows.values();
-        for webhook in workflows.filter_map(|workflow| workflow.webhook.as_ref()) {
-            if let Some(other) = self.webhook(&webhook.path).await?
-                && other.deployment != name
-                && other.component.digest != component.digest
-            {
+        let others = self.webhooks().await?;
+        for webhook in webhooks_of(&component.manifest) {
+            let taken = |(other, it): &&(String, Webhook)| other != name && it.path == webhook.path;
+            if let Some((other, _)) = others.iter().find(taken) {
                 let text = format!(
-                    "webhook `{}` is that of deployment `{}`; one path is one workflow",
-                    webhook.path, other.deployment
+                    "webhook `{}` is that of deployment `{other}`: one path is one workflow. Deploy as `{other}`, or \
+                     remove that first: `onemark components remove {other}`",
+                    webhook.path
                 );
                 return Err(Error::InvalidRequest(text));
             }
         }
         Ok(())
+    }
+
+    /// Every webhook that is deployed, each with the name of its deployment.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn webhooks(&self) -> Result<Vec<(String, Webhook)>> {
+        let mut webhooks = Vec::new();
+        for Deployment { name, manifest, .. } in self.deployments().await? {
+            match Manifest::parse(manifest.to_string()) {
+                Ok(manifest) => {
+                    webhooks.extend(webhooks_of(&manifest).map(|webhook| (name.clone(), webhook.clone())));
+                }
+                Err(error) => tracing::error!(name, %error, "the webhooks of a deployment cannot be read"),
+            }
+        }
+        Ok(webhooks)
     }
 
     /// The webhook with this path.

@@ -179,6 +179,9 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call: Option<CallNo>,
         hook: HookNo,
+        /// The token is now that of a run which takes this one's place.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        replaced: bool,
     },
     /// A delivery. Body: the payload.
     PayloadReceived {
@@ -573,6 +576,33 @@ impl NewEntry {
 }
 
 impl Event {
+    /// The guest disposed its hook.
+    pub fn hook_disposed(call: CallNo, hook: HookNo) -> Self {
+        Self::HookDisposed {
+            call: Some(call),
+            hook,
+            replaced: false,
+        }
+    }
+
+    /// Somebody else freed the token of a hook.
+    pub fn hook_freed(hook: HookNo) -> Self {
+        Self::HookDisposed {
+            call: None,
+            hook,
+            replaced: false,
+        }
+    }
+
+    /// A run that takes this one's place took the token of a hook.
+    pub fn hook_replaced(hook: HookNo) -> Self {
+        Self::HookDisposed {
+            call: None,
+            hook,
+            replaced: true,
+        }
+    }
+
     /// What the guest's end came to.
     pub fn is_outcome(&self) -> bool {
         matches!(

@@ -91,7 +91,7 @@ impl Copied {
         let lost = (0..).zip(&self.hooks).filter(|(_, hook)| hook.claimed);
         let disposed: Vec<_> = lost
             .filter(|(number, _)| !kept(number))
-            .map(|(hook, _)| (Event::HookDisposed { call: None, hook }, None))
+            .map(|(hook, _)| (Event::hook_freed(hook), None))
             .collect();
         let of = forked.of.clone();
         let ended = self.children.iter().map(|(call, child)| {

@@ -76,6 +76,8 @@ pub struct StepManifest {
     pub name: String,
     pub options: StepOptions,
     pub key: Option<Template>,
+    /// The type of its results.
+    pub output: Option<Schema>,
 }
 
 /// Largest manifest: hundreds of workflows and steps with their schemas.
@@ -102,9 +104,10 @@ pub enum ManifestError {
     },
     #[error("workflow `{workflow}`: {error}")]
     Workflow { workflow: String, error: String },
-    #[error("workflow `{workflow}`: its {what} is no JSON Schema: {error}")]
+    #[error("{of} `{name}`: its {what} is no JSON Schema: {error}")]
     Schema {
-        workflow: String,
+        of: &'static str,
+        name: String,
         what: &'static str,
         error: String,
     },
@@ -153,6 +156,7 @@ struct RawStep {
     name: String,
     #[serde(default)]
     options: StepOptions,
+    output: Option<Value>,
 }
 
 impl Manifest {
@@ -187,10 +191,10 @@ impl Manifest {
         for step in raw.steps {
             let name = checked_name("step", &step.name)?;
             let key = template("step", &name, step.options.key.as_deref())?;
-            let options = step.options;
             let manifest = StepManifest {
+                output: schema("step", &name, "output", step.output)?,
                 name: name.clone(),
-                options,
+                options: step.options,
                 key,
             };
             if steps.insert(name.clone(), manifest).is_some() {
@@ -207,20 +211,6 @@ impl Manifest {
 
 impl WorkflowManifest {
     fn check(raw: RawWorkflow) -> Result<Self, ManifestError> {
-        let schema = |what, json: Option<Value>| match json {
-            None => Ok(None),
-            Some(json) => match Schema::compile(json) {
-                Ok(schema) => Ok(Some(schema)),
-                Err(error) => {
-                    let workflow = raw.name.clone();
-                    Err(ManifestError::Schema {
-                        workflow,
-                        what,
-                        error,
-                    })
-                }
-            },
-        };
         let on = raw.on.map(EventName::new).transpose();
         let name = raw.name.clone();
         let refused = |error: String| ManifestError::Workflow {
@@ -249,8 +239,8 @@ impl WorkflowManifest {
             on,
             concurrency,
             schedule: planned,
-            input: schema("input", raw.input)?,
-            hook: schema("hook", raw.hook)?,
+            input: schema("workflow", &raw.name, "input", raw.input)?,
+            hook: schema("workflow", &raw.name, "hook", raw.hook)?,
             token: template("workflow", &raw.name, raw.token.as_deref())?,
             retain_ms: raw.retain_ms,
             timeout: raw.timeout_ms.map(|after_ms| RunTimeout {
@@ -331,6 +321,21 @@ pub enum TokenError {
     Template(#[from] TemplateError),
     #[error(transparent)]
     Name(#[from] NameError),
+}
+
+fn schema(
+    of: &'static str,
+    name: &str,
+    what: &'static str,
+    json: Option<Value>,
+) -> Result<Option<Schema>, ManifestError> {
+    let compiled = json.map(Schema::compile).transpose();
+    compiled.map_err(|error| ManifestError::Schema {
+        of,
+        name: name.to_owned(),
+        what,
+        error,
+    })
 }
 
 fn template(what: &'static str, name: &str, text: Option<&str>) -> Result<Option<Template>, ManifestError> {

@@ -461,8 +461,7 @@ impl State {
                 }
             }
             for hook in hooks {
-                let (call, hook) = (None, *hook);
-                self.runs[index].push(Event::HookDisposed { call, hook }, None, now)?;
+                self.runs[index].push(Event::hook_replaced(*hook), None, now)?;
             }
         }
         let mut live = BTreeSet::new();
@@ -1004,12 +1003,7 @@ impl State {
             Err(refused) => return Ok(refused),
         };
         let index = self.index(&address.run)?;
-        let call: Option<CallNo> = None;
-        let event = Event::HookDisposed {
-            call,
-            hook: address.hook,
-        };
-        self.runs[index].push(event, None, now)?;
+        self.runs[index].push(Event::hook_freed(address.hook), None, now)?;
         Ok(Disposed::Freed { run: address.run })
     }
 
@@ -1115,6 +1109,12 @@ impl Store for MemoryStore {
         before.retain(|other, _| other.deployment != name);
         state.schedules.append(&mut before);
         Ok(())
+    }
+
+    async fn remove_deployment(&self, name: &str) -> Result<bool> {
+        let mut state = self.state();
+        state.schedules.retain(|schedule, _| schedule.deployment != name);
+        Ok(state.deployments.remove(name).is_some())
     }
 
     async fn schedules(&self) -> Result<Vec<StoredSchedule>> {

@@ -847,6 +847,10 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> Result<()>;
 
+    /// Takes a name away, and the schedules of it; false when nothing has it. The component stays, and so does all that
+    /// its runs left.
+    async fn remove_deployment(&self, name: &str) -> Result<bool>;
+
     /// Every schedule, by name.
     async fn schedules(&self) -> Result<Vec<StoredSchedule>>;
 

@@ -1,7 +1,7 @@
 //! Hooks: read, closed, disposed, opened again, conflicting.
 
 use onemark_sdk::prelude::*;
-use onemark_sdk::{HookOptions, Webhook, Within, stream};
+use onemark_sdk::{HookOptions, Webhook, Within, cancelled, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -109,6 +109,39 @@ async fn opens_with(token: String, retain_ms: u64, metadata_bytes: usize) -> Wor
         Err(HookError::Invalid(why)) => Ok(format!("invalid: {why}")),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Opens a token when it hears that it is to end, or when its last one from the start says so, and a step of it is done;
+/// `before` says whether it had it open already. Reads what is there, as long as it is closed, then opens it anew: whether
+/// that is its own, and what it reads there.
+#[workflow]
+async fn opens_late(token: String, before: bool) -> WorkflowResult<Value> {
+    let go = start_hooks()?.pop().unwrap_or_default();
+    let mut go = Hook::<Value>::open(go)?;
+    if before {
+        Hook::<Value>::open(token.as_str())?;
+    }
+    select! {
+        _ = cancelled() => {}
+        // Asked to end, this wait ends as well.
+        said = go.next() => drop(said),
+    }
+    record(json!("late")).await?;
+    let mut late = Hook::<Value>::open(token.as_str())?;
+    let mut own = vec![late.conflict().is_none()];
+    let mut read = Vec::new();
+    while let Some(payload) = late.next().await? {
+        read.push(payload);
+        if read.last() == Some(&json!("anew")) {
+            return Ok(json!({ "own": own, "read": read }));
+        }
+    }
+    let mut again = Hook::<Value>::open(token.as_str())?;
+    own.push(again.conflict().is_none());
+    if own == [true, true] {
+        read.push(json!(again.next().await?));
+    }
+    Ok(json!({ "own": own, "read": read }))
 }
 
 /// Claims a token that the host makes.
@@ -249,6 +282,24 @@ async fn asks_by_url() -> WorkflowResult<Vec<Value>> {
         requests.push(request.payload);
     }
     Ok(requests)
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Opinion {
+    stars: u8,
+    agree: bool,
+    ratio: Option<f64>,
+    note: Option<String>,
+    #[serde(default)]
+    kinds: Vec<u32>,
+}
+
+/// Takes one opinion at a URL, such as a form sends.
+#[workflow]
+async fn asks_by_form() -> WorkflowResult<Option<Opinion>> {
+    let mut webhook = Webhook::<Opinion>::open()?;
+    stream("urls").write(webhook.url())?;
+    Ok(webhook.next().await?.map(|request| request.payload))
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]

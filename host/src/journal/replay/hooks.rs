@@ -46,6 +46,10 @@ pub(super) struct Hook {
     pub(super) closed: bool,
     /// No longer the run's claim: disposed by this guest, or from outside up to the horizon.
     pub(super) disposed: bool,
+    /// Its token was freed from outside, up to the horizon.
+    freed: bool,
+    /// The guest has opened it.
+    opened: bool,
     pub(super) closed_by_guest: bool,
     /// Promises to be completed by the next payload or the close.
     pub(super) waiting: Vec<PromiseId>,
@@ -62,6 +66,8 @@ impl Hook {
             told: 0,
             closed: false,
             disposed: false,
+            freed: false,
+            opened: false,
             closed_by_guest: false,
             waiting: Vec::new(),
         }
@@ -79,8 +85,9 @@ impl Replay {
         token: Option<HookToken>,
         spec: impl FnOnce(Option<HookToken>) -> HookSpec,
     ) -> Result<Opened> {
-        if let Some(hook) = token.as_ref().and_then(|token| self.bound.get(token)) {
-            return Ok(Opened::Handle(HookHandle::Own(*hook)));
+        if let Some(hook) = token.as_ref().and_then(|token| self.bound.get(token).copied()) {
+            self.open_bound(hook);
+            return Ok(Opened::Handle(HookHandle::Own(hook)));
         }
         let found = self.find(
             |entry| match &entry.event {
@@ -137,7 +144,10 @@ impl Replay {
             Event::HookClaimed { hook, spec, .. } if *hook as usize == self.hooks.len() => {
                 let hook = *hook;
                 self.bound.insert(spec.token.clone(), hook);
-                self.hooks.push(Hook::new(spec));
+                self.hooks.push(Hook {
+                    opened: true,
+                    ..Hook::new(spec)
+                });
                 self.rename_hook(hook);
                 Ok(HookHandle::Own(hook))
             }
@@ -207,12 +217,11 @@ impl Replay {
         let token = view.token.clone();
         self.unbind(hook);
         let found = self.find(
-            |entry| matches!(entry.event, Event::HookDisposed { call: Some(_), hook: h } if h == hook),
+            |entry| matches!(entry.event, Event::HookDisposed { call: Some(_), hook: h, .. } if h == hook),
             || Call::DisposeHook { token },
         )?;
         if let Found::New(call) = found {
-            let call = Some(call);
-            self.new.push(NewEntry::event(Event::HookDisposed { call, hook }));
+            self.new.push(NewEntry::event(Event::hook_disposed(call, hook)));
         }
         self.no_promise_for_call();
         Ok(())
@@ -266,6 +275,36 @@ impl Replay {
             }
             HookHandle::Conflict(_) => true,
         }
+    }
+
+    /// The guest opens a claim that its token leads to.
+    fn open_bound(&mut self, hook: HookNo) {
+        let view = &mut self.hooks[hook as usize];
+        let first = !std::mem::replace(&mut view.opened, true);
+        // Freed before it was ever opened: the guest has it now, with what is unread in it, and may claim anew.
+        if first && view.freed {
+            self.unbind(hook);
+        }
+    }
+
+    /// The claim ended from outside.
+    ///
+    /// Where another run took the token, it leads to the closed claim for good: the guest reads what is left there,
+    /// rather than meet the run that takes its place. A token that was freed may be claimed anew, once the guest has
+    /// opened what was claimed when the run was admitted.
+    pub(super) fn lose_hook(&mut self, hook: HookNo, replaced: bool, index: usize) -> Result<()> {
+        let of_start = (hook as usize) < self.started.hooks.len();
+        let view = self.observed_hook(hook, index)?;
+        view.closed = true;
+        view.disposed = true;
+        view.freed = !replaced;
+        let kept = replaced || (of_start && !view.opened);
+        let waiting = std::mem::take(&mut view.waiting);
+        self.due.extend(waiting);
+        if !kept {
+            self.unbind(hook);
+        }
+        Ok(())
     }
 
     /// The token no longer leads to this claim.

@@ -23,7 +23,7 @@ use super::entry::{Body, CallNo, Entry, Event, HookNo, NewEntry, Seq, Started, T
 use super::outcome::{continued_with, is_not_continued};
 use super::status::RunStatus;
 use super::work::Work;
-use crate::ids::HookToken;
+use crate::ids::{Digest, HookToken};
 
 use calls::{same_json, text_of};
 use children::Child;
@@ -244,6 +244,16 @@ impl Replay {
         &self.started
     }
 
+    /// What carries the run.
+    pub fn component(&self) -> Digest {
+        let moved = self.entries.iter().rev().find_map(|entry| match &entry.event {
+            Event::Upgraded { component } => Some(*component),
+            Event::Forked(forked) => Some(forked.component),
+            _ => None,
+        });
+        moved.unwrap_or(self.started.component)
+    }
+
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -430,14 +440,9 @@ impl Replay {
                 let waiting = std::mem::take(&mut hook.waiting);
                 self.due.extend(waiting);
             }
-            Event::HookDisposed { hook, .. } => {
-                let number = *hook;
-                let hook = self.observed_hook(number, index)?;
-                hook.closed = true;
-                hook.disposed = true;
-                let waiting = std::mem::take(&mut hook.waiting);
-                self.due.extend(waiting);
-                self.unbind(number);
+            Event::HookDisposed { hook, replaced, .. } => {
+                let (hook, replaced) = (*hook, *replaced);
+                self.lose_hook(hook, replaced, index)?;
             }
             Event::CancelRequested { .. } => self.observe_cancel(index),
             Event::ChildStarted { call, .. }

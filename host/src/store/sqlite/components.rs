@@ -48,6 +48,14 @@ pub fn name(conn: &Connection, name: &str, digest: Digest, at: Timestamp) -> Res
     Ok(())
 }
 
+/// False when nothing has the name.
+pub fn remove_name(conn: &Connection, name: &str) -> Result<bool, Failure> {
+    let removed = conn
+        .prepare_cached("DELETE FROM deployments WHERE name = ?1")?
+        .execute([name])?;
+    Ok(removed > 0)
+}
+
 /// By name.
 pub fn deployments(conn: &Connection) -> Result<Vec<Deployment>, Failure> {
     let mut query = conn.prepare_cached(

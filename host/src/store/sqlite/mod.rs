@@ -106,6 +106,13 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn remove_deployment(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer
+            .run(move |w| requests::remove_deployment(w, &name))
+            .await
+    }
+
     async fn schedules(&self) -> Result<Vec<StoredSchedule>> {
         self.readers.run(schedules::all).await
     }

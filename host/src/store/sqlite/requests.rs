@@ -223,6 +223,11 @@ pub fn deploy(
     schedules::replace(&writing.conn, name, schedules, now)
 }
 
+pub fn remove_deployment(writing: &mut Writing, name: &str) -> Result<bool> {
+    schedules::remove(&writing.conn, name)?;
+    components::remove_name(&writing.conn, name)
+}
+
 pub fn recall_start(
     writing: &mut Writing,
     id: Option<&RunId>,
@@ -343,8 +348,7 @@ fn replace(writing: &mut Writing, mut new: NewRun, replacement: Replacement) -> 
             }
         }
         for hook in hooks {
-            let (call, hook) = (None, *hook);
-            push_one(writing, owner, Event::HookDisposed { call, hook }, None, now)?;
+            push_one(writing, owner, Event::hook_replaced(*hook), None, now)?;
         }
     }
     let mut live = BTreeSet::new();
@@ -905,11 +909,7 @@ pub fn dispose(writing: &mut Writing, token: &HookToken, now: Timestamp) -> Resu
         Ok(address) => address,
         Err(refused) => return Ok(refused),
     };
-    let event = Event::HookDisposed {
-        call: None,
-        hook: address.hook,
-    };
-    push_one(writing, &address.run, event, None, now)?;
+    push_one(writing, &address.run, Event::hook_freed(address.hook), None, now)?;
     Ok(Disposed::Freed { run: address.run })
 }
 

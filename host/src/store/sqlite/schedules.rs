@@ -30,6 +30,13 @@ pub fn replace(
     Ok(())
 }
 
+/// Ends the schedules of a deployment.
+pub fn remove(conn: &Connection, deployment: &str) -> Result<(), Failure> {
+    conn.prepare_cached("DELETE FROM schedules WHERE deployment = ?1")?
+        .execute([deployment])?;
+    Ok(())
+}
+
 /// Says how far a schedule is; false when it is not there or as far already.
 pub fn advance(conn: &Connection, name: &ScheduleName, until: Timestamp) -> Result<bool, Failure> {
     let advanced = conn
