@@ -122,6 +122,14 @@ pub fn time(at: Timestamp) -> String {
     }
 }
 
+/// So many of them: `1 run`, `2 runs`.
+pub fn count(number: u64, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
+}
+
 /// JSON on one line as it is, or nothing.
 pub fn json(value: Option<&RawValue>) -> String {
     value.map_or_else(String::new, |value| value.get().replace(['\n', '\r'], " "))

@@ -1357,7 +1357,8 @@ impl Store for MemoryStore {
                 && filter.created_after.is_none_or(|at| run.created_at >= at)
                 && filter.created_before.is_none_or(|at| run.created_at < at)
                 && filter.parent.as_ref().is_none_or(|parent| {
-                    run.parent.is_some_and(|(index, ..)| state.runs[index].id == *parent)
+                    run.parent
+                        .is_some_and(|(index, ..)| state.runs[index].id == *parent)
                 })
                 && run.tags.contain(&filter.tags)
         };

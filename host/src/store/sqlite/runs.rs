@@ -337,9 +337,12 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunInfo>, Failu
         (Some(None), _) => Ok(Vec::new()),
         (Some(Some(parent)), _) => {
             let of_parent: Vec<_> = [common, params![parent]].concat();
-            readable(conn.prepare_cached(LIST_CHILDREN)?.query_map(&of_parent[..], info)?)
-                .take(filter.limit)
-                .collect()
+            readable(
+                conn.prepare_cached(LIST_CHILDREN)?
+                    .query_map(&of_parent[..], info)?,
+            )
+            .take(filter.limit)
+            .collect()
         }
         (None, None) => readable(conn.prepare_cached(LIST)?.query_map(common, info)?)
             .take(filter.limit)
@@ -507,7 +510,7 @@ mod tests {
             ),
             (
                 LIST_CHILDREN,
-                "SEARCH runs USING INDEX runs_of_parent (parent=? AND created_at>? AND (created_at,key)<(?,?))",
+                "SEARCH runs USING INDEX runs_of_parent (parent=? AND created_at>? AND created_at<?)",
             ),
             (
                 LIST_TAGGED,
