@@ -639,21 +639,18 @@ fn workflows_are_listed_with_what_they_take() {
     let file = served.file("webhooks.wasm", &webhooks());
     let deployed = served.run(&["deploy", &file]).ends_with(0).stdout;
     assert!(
-        deployed.contains("/webhooks/github, secret in SHOP_SECRET starts "),
+        deployed.contains("webhook    pushed: /webhooks/github, secret in SHOP_SECRET\n"),
         "{deployed}"
     );
     let file = served.file("scheduled.wasm", &scheduled());
     let deployed = served.run(&["deploy", &file]).ends_with(0).stdout;
     assert!(
-        deployed.contains("schedule   0 9 * * 1-5 (Europe/Berlin) starts morning\n"),
+        deployed.contains("schedule   morning: 0 9 * * 1-5 (Europe/Berlin)\n"),
         "{deployed}"
     );
     let file = served.file("programs.wasm", &programs());
     let deployed = served.run(&["deploy", &file]).ends_with(0).stdout;
-    assert!(
-        deployed.contains("event      order.paid starts ships\n"),
-        "{deployed}"
-    );
+    assert!(deployed.contains("event      ships: order.paid\n"), "{deployed}");
     assert!(!deployed.contains("schedule "), "{deployed}");
 
     let listed = served.run(&["workflows"]).ends_with(0).stdout;
@@ -671,6 +668,11 @@ fn workflows_are_listed_with_what_they_take() {
     ] {
         assert!(shown.contains(fact), "{shown}");
     }
+    let shown = served.run(&["workflows", "two_per_customer"]).ends_with(0).stdout;
+    assert!(
+        shown.contains("2 at once of each customer:{customer.id}\n"),
+        "{shown}"
+    );
     let both = served
         .run(&["workflows", "one_at_a_time", "-o", "json"])
         .ends_with(0)
@@ -849,6 +851,14 @@ fn what_is_counted_is_said_as_people_say_it() {
     served.run(&one).ends_with(0);
     let shown = served.run(&["runs", "show", "k"]).ends_with(0).stdout;
     assert!(shown.contains(" 1 payload\n"), "{shown}");
+    for (nothing, says) in [
+        (&["runs", "logs", "k"][..], "no lines"),
+        (&["runs", "stream", "k", "none"], "no chunks"),
+        (&["journal", "k", "--from", "99"], "no entry has position 99"),
+        (&["runs", "list", "--parent", "k"], "no runs"),
+    ] {
+        assert_eq!(served.run(nothing).ends_with(0).says(says).stdout, "");
+    }
     served
         .run(&["start", "sequence", r#"{"n":1}"#, "--id", "s", "--wait"])
         .ends_with(0);

@@ -63,7 +63,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     ];
     for workflow in &workflows {
         let triggers = workflow.triggers().into_iter();
-        facts.extend(triggers.map(|(what, it)| (what, format!("{it} starts {}", workflow.name))));
+        facts.extend(triggers.map(|(what, it)| (what, format!("{}: {it}", workflow.name))));
     }
     output::print_facts(&facts)?;
     Ok(Exit::Done.into())

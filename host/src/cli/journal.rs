@@ -49,7 +49,10 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             let entries = entries(&client, &args.run, args.from).await?;
             output::print(&serde_json::to_string(&Whole { entries })?)?;
         }
-        false => table(&entries(&client, &args.run, args.from).await?).print()?,
+        false => match entries(&client, &args.run, args.from).await?.as_slice() {
+            [] => output::message(&format!("no entry has position {} or a later one", args.from)),
+            entries => table(entries).print()?,
+        },
     }
     Ok(Exit::Done.into())
 }

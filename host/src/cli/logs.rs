@@ -114,15 +114,20 @@ pub async fn run(args: LogArgs, global: &Global) -> anyhow::Result<()> {
             }
         }
     }
+    let mut is_empty = true;
     loop {
         let query = [("from", from.to_string()), ("level", level.clone())];
         let page: Page = client.get(&path, &query).await?.read()?;
+        is_empty &= page.lines.is_empty();
         for line in page.lines {
             print(line.get())?;
         }
         match page.next {
             Some(next) => from = next,
             None => {
+                if is_empty {
+                    output::message("no lines");
+                }
                 dropped(page.dropped);
                 return Ok(());
             }

@@ -96,14 +96,17 @@ impl Rows {
     }
 }
 
-/// Facts of one thing, one a line.
+/// Facts of one thing, one a line; further lines of a value stand below its first.
 ///
 /// # Errors
 /// When stdout takes no more.
 pub fn print_facts(facts: &[(&str, String)]) -> io::Result<()> {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in facts {
-        print(&format!("{BOLD}{name:width$}{BOLD:#}  {}", plain(value)))?;
+        let below = format!("\n{:width$}  ", "");
+        let lines: Vec<_> = plain(value).lines().map(str::to_owned).collect();
+        let value = lines.join(&below);
+        print(&format!("{BOLD}{name:width$}{BOLD:#}  {value}"))?;
     }
     Ok(())
 }

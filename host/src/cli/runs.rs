@@ -66,7 +66,7 @@ pub enum Command {
 
 #[derive(clap::Args)]
 pub struct ListArgs {
-    /// Only runs with this status
+    /// Only runs with this status: pending, running, suspended, blocked, completed, failed, cancelled or continued
     #[arg(long)]
     status: Option<RunStatus>,
     /// Only runs of this workflow: `NAME`, or `DEPLOYMENT/NAME`, which means the same: runs do not keep the name of the
@@ -607,15 +607,21 @@ async fn stream(args: StreamArgs, global: &Global) -> anyhow::Result<()> {
             }
         }
     }
+    let mut is_empty = true;
     loop {
         let answer = client.get(&path, &[("from", from.to_string())]).await?;
         let page: StreamPage = answer.read()?;
+        is_empty &= page.chunks.is_empty();
         for chunk in page.chunks {
             print(chunk.get())?;
         }
         match page.next {
             Some(next) => from = next,
-            None => return Ok(()),
+            None => break,
         }
     }
+    if is_empty {
+        output::message("no chunks");
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `onemark workflows`, and what a manifest says of workflows.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::Deserialize;
@@ -40,6 +41,23 @@ pub struct Workflow {
     on: Option<String>,
     schedule: Option<Schedule>,
     webhook: Option<Webhook>,
+    timeout_ms: Option<u64>,
+    concurrency: Option<Concurrency>,
+}
+
+#[derive(Deserialize)]
+struct Concurrency {
+    limit: u32,
+    key: Option<String>,
+}
+
+impl Concurrency {
+    fn text(&self) -> String {
+        match &self.key {
+            Some(key) => format!("{} at once of each {key}", self.limit),
+            None => format!("{} at once", self.limit),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -91,6 +109,10 @@ impl Deployed {
             ("token", self.manifest.token.clone().unwrap_or_default()),
         ];
         facts.extend(self.manifest.triggers());
+        let timeout = self.manifest.timeout_ms.map(Duration::from_millis);
+        facts.extend(timeout.map(|it| ("timeout", humantime::format_duration(it).to_string())));
+        let limit = self.manifest.concurrency.as_ref();
+        facts.extend(limit.map(|it| ("runs", it.text())));
         facts.push(("input", json(self.manifest.input.as_deref())));
         facts.push(("payload", json(self.manifest.hook.as_deref())));
         facts.retain(|(_, value)| !value.is_empty());
