@@ -1351,7 +1351,12 @@ fn events_and_schedules_by_command() {
         .run(&["emit", "nobody.waits", "1"])
         .ends_with(0)
         .says("no workflow waits for this event");
-    served.run(&["emit", "order.paid", "{"]).ends_with(1);
+    for args in [&["emit", "order.paid", "text"], &["deliver", "order:7", "text"]] {
+        served
+            .run(args)
+            .ends_with(1)
+            .says("a text is written with its quotes");
+    }
     served
         .run(&["emit", "order.paid", r#"{"id":"8"}"#, "--id", "e1"])
         .ends_with(1)

@@ -77,7 +77,7 @@ enum Command {
     Build(build::Args),
     /// Run the host: carry runs on and serve the API
     Serve(serve::Args),
-    /// Give a component to the server
+    /// Give a component to the server, so that its workflows can start
     Deploy(deploy::Args),
     /// List what is deployed and can be started, or show the input of one workflow
     Workflows(workflows::Args),

@@ -103,10 +103,13 @@ impl Rows {
 pub fn print_facts(facts: &[(&str, String)]) -> io::Result<()> {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in facts {
-        let below = format!("\n{:width$}  ", "");
-        let lines: Vec<_> = plain(value).lines().map(str::to_owned).collect();
-        let value = lines.join(&below);
-        print(&format!("{BOLD}{name:width$}{BOLD:#}  {value}"))?;
+        let value = plain(value);
+        let mut lines = value.lines();
+        let first = lines.next().unwrap_or_default();
+        print(&format!("{BOLD}{name:width$}{BOLD:#}  {first}"))?;
+        for line in lines {
+            print(format!("{:width$}  {line}", "").trim_end())?;
+        }
     }
     Ok(())
 }
