@@ -328,13 +328,22 @@ async fn list(args: ListArgs, global: &Global) -> anyhow::Result<()> {
         return Ok(());
     }
     let List { runs, next_cursor } = answer.read()?;
-    if let Some(workflow) = workflow {
-        hint_at_workflow(&workflow, runs.is_empty(), global).await?;
-    }
-    if runs.is_empty() {
+    let is_empty = runs.is_empty();
+    if is_empty {
         output::message("no runs");
-        return Ok(());
+    } else {
+        print_list(runs)?;
     }
+    if let Some(cursor) = next_cursor {
+        output::hint(&format!("there are more: `--cursor {cursor}`"));
+    }
+    if let Some(workflow) = workflow {
+        hint_at_workflow(&workflow, is_empty, global).await?;
+    }
+    Ok(())
+}
+
+fn print_list(runs: Vec<Run>) -> std::io::Result<()> {
     let mut rows = Rows::new(["RUN", "STATUS", "WORKFLOW", "CREATED", "TOKENS", "TAGS"]);
     for run in runs {
         let status = run.status();
@@ -342,11 +351,7 @@ async fn list(args: ListArgs, global: &Global) -> anyhow::Result<()> {
         let tags = run.tags();
         rows.add([run.id, status, run.workflow, created, run.tokens.join(" "), tags]);
     }
-    rows.print()?;
-    if let Some(cursor) = next_cursor {
-        output::hint(&format!("there are more: `--cursor {cursor}`"));
-    }
-    Ok(())
+    rows.print()
 }
 
 /// Says what a list by workflow cannot: that there is none of the name, or that it is of more deployments than were asked
@@ -360,23 +365,18 @@ async fn hint_at_workflow(workflow: &str, is_empty: bool, global: &Global) -> an
         return Ok(());
     }
     let found = workflows::deployments_of(name, global).await?;
-    let others = found.iter().any(|it| Some(it.as_str()) != deployment);
-    match deployment {
-        Some(deployment) if !found.iter().any(|it| it == deployment) => {
-            output::hint(&format!(
-                "no workflow `{workflow}` is deployed; `onemark workflows` lists those that are"
-            ));
-        }
-        None if found.is_empty() => {
-            output::hint(&format!(
-                "no workflow `{name}` is deployed; `onemark workflows` lists those that are"
-            ));
-        }
-        Some(_) if others && !is_empty => output::hint(&format!(
+    let is_known = found
+        .iter()
+        .any(|it| deployment.is_none_or(|wanted| wanted == it));
+    if !is_known {
+        output::hint(&format!(
+            "no workflow `{workflow}` is deployed; `onemark workflows` lists those that are"
+        ));
+    } else if found.len() > 1 && !is_empty {
+        output::hint(&format!(
             "runs do not keep the name of their deployment: these are of `{name}` in {}",
             found.join(", ")
-        )),
-        _ => {}
+        ));
     }
     Ok(())
 }
