@@ -1746,9 +1746,4 @@ async fn e10_schedules_through_http() {
         server.post(path, json!({ "from": 1 })).await.status,
         StatusCode::BAD_REQUEST
     );
-    let backwards = server.post(path, json!({ "from": 2, "to": 1 })).await;
-    assert_eq!(
-        (backwards.status, &backwards.json["error"]["message"]),
-        (StatusCode::BAD_REQUEST, &json!("`from` is after `to`"))
-    );
 }

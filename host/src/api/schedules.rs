@@ -64,9 +64,6 @@ pub async fn backfill(
     let (Some(from), Some(to)) = (body.from, body.to) else {
         return Err(ApiError::invalid_request("`from` and `to` are needed"));
     };
-    if to < from {
-        return Err(ApiError::invalid_request("`from` is after `to`"));
-    }
     let receipt = engine.backfill(&name, from, to).await?;
     let slots = receipt.slots.into_iter().map(SlotView::from).collect();
     Ok(Json(BackfillView { slots }))
