@@ -365,6 +365,8 @@ async fn lists_come_in_pages() {
     started.reverse();
     assert_eq!(listed, started);
     assert_eq!(server.get("/v1/runs?status=failed").await.json["runs"], json!([]));
+    let by_deployment = server.get("/v1/runs?workflow=programs/sequence").await.json;
+    assert_eq!(by_deployment["runs"].as_array().unwrap().len(), 5);
 
     let run = listed[0].as_str().unwrap();
     let whole = server.get(&format!("/v1/runs/{run}/journal")).await.json;
@@ -478,7 +480,7 @@ async fn e12_a_run_that_waits_for_its_turn_says_so() {
             .output()
     });
     let printed = String::from_utf8(ran.await.unwrap().unwrap().stdout).unwrap();
-    let why = "waits for  concurrency: 2 of customer:7 at once; 1 wait before it\n";
+    let why = "waits for  its turn, 2 of customer:7 at once; 1 waits before it\n";
     assert!(printed.contains(why), "{printed}");
     let body = json!({ "workflow": "one_of", "input": { "of": {} } });
     let refused = server.post("/v1/runs", body).await;
@@ -1167,6 +1169,12 @@ async fn refuses_bad_starts() {
             "hooks[0].min_retention",
         ),
         (
+            json!({ "workflow": "read_any", "input": {}, "min_retention": "1h" }).to_string(),
+            400,
+            "invalid_request",
+            "no token to keep",
+        ),
+        (
             hook(json!({ "token": "t", "min_retention": "400days" })),
             422,
             "retention_too_long",
@@ -1244,6 +1252,7 @@ async fn refuses_bad_headers_paths_and_queries() {
         ("GET", "/v1/runs?limit=-1", 400, "invalid_request"),
         ("GET", "/v1/runs?cursor=nope", 400, "invalid_request"),
         ("GET", "/v1/runs?cursor=", 400, "invalid_name"),
+        ("GET", "/v1/runs?parent=", 400, "invalid_name"),
         ("GET", "/v1/runs?sort=name", 400, "invalid_request"),
         ("GET", "/v1/runs?limit=1&limit=2", 400, "invalid_request"),
         ("GET", "/v1/runs?tag=customer", 400, "invalid_request"),

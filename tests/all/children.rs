@@ -5,7 +5,7 @@ use std::time::Duration;
 use onemark::engine::Error;
 use onemark::ids::RunId;
 use onemark::journal::{CancelReason, Event, Lineage, RunStatus};
-use onemark::store::RunFilter;
+use onemark::store::{RunFilter, RunInfo};
 use onemark_tests::{Marks, StoreKind, TestHost, json_of};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ async fn hosts() -> [TestHost; 2] {
 }
 
 /// Every run of a workflow.
-async fn runs_of(host: &TestHost, workflow: &str) -> Vec<onemark::store::RunInfo> {
+async fn runs_of(host: &TestHost, workflow: &str) -> Vec<RunInfo> {
     let filter = RunFilter {
         workflow: Some(workflow.to_owned()),
         limit: 10_000,
@@ -266,4 +266,50 @@ async fn e04_a_child_that_ends_after_a_restart_wakes_its_parent() {
     let host = host.restart().await;
     assert_eq!(host.output(&run).await, json!(null));
     host.agrees(&run).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e04_runs_are_listed_by_the_run_that_started_them() {
+    for host in hosts().await {
+        let parent = host.start("many_children", json!({ "n": 7 })).await;
+        let other = host.start("many_children", json!({ "n": 2 })).await;
+        host.output(&parent).await;
+        host.output(&other).await;
+        let host = host.restart().await;
+        let listed = async |filter: RunFilter| {
+            let mut listed: Vec<RunInfo> = Vec::new();
+            loop {
+                let page = RunFilter {
+                    after: listed.last().map(|run| run.id.clone()),
+                    limit: 3,
+                    ..filter.clone()
+                };
+                match host.engine.runs(page).await.unwrap() {
+                    page if page.is_empty() => return listed,
+                    page => listed.extend(page),
+                }
+            }
+        };
+        let all = listed(RunFilter::default()).await;
+        for (run, count) in [(&parent, 7), (&other, 2), (&all[0].id, 0)] {
+            let of = RunFilter {
+                parent: Some(run.clone()),
+                ..RunFilter::default()
+            };
+            let expected: Vec<_> = all.iter().filter(|it| it.parent.as_ref() == Some(run)).collect();
+            let children = listed(of.clone()).await;
+            assert_eq!(children.len(), count);
+            assert!(children.iter().eq(expected));
+            let failed = RunFilter {
+                status: Some(RunStatus::Failed),
+                ..of
+            };
+            assert_eq!(listed(failed).await, []);
+        }
+        let unknown = RunFilter {
+            parent: Some(RunId::new("nobody").unwrap()),
+            ..RunFilter::default()
+        };
+        assert_eq!(listed(unknown).await, []);
+    }
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use onemark_tests::{onemark_bin, programs, scheduled, variant, webhooks};
+use onemark_tests::{Marks, onemark_bin, programs, scheduled, variant, webhooks};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -402,7 +402,11 @@ fn a_fork_says_where_it_comes_from() {
         "--yes",
     ];
     assert_eq!(served.run(&fork).ends_with(0).stdout.trim(), "second");
-    served.run(&fork).ends_with(0);
+    let again = served.run(&fork).ends_with(0);
+    assert_eq!(
+        again.says("was forked at entry 6 before, as second").stdout,
+        "second\n"
+    );
     let shown = served.run(&["runs", "show", "second"]).ends_with(0);
     assert!(shown.stdout.contains("first at entry 6"), "{}", shown.stdout);
     assert!(shown.stdout.contains("y "), "{}", shown.stdout);
@@ -497,7 +501,10 @@ fn a_rerun_asks_about_steps_without_keys() {
     let rerun = [
         "runs", "rerun", "first", "--id", "second", "--hook", "mine", "--yes",
     ];
-    assert_eq!(served.run(&rerun).ends_with(0).stdout.trim(), "second");
+    let first = served.run(&rerun).ends_with(0).says("runs again as second");
+    assert_eq!(first.stdout.trim(), "second");
+    let again = served.run(&rerun).ends_with(0);
+    assert_eq!(again.says("was run again before, as second").stdout, "second\n");
     served.run(&["runs", "rerun", "nobody", "--yes"]).ends_with(1);
     served
         .run(&["start", "follow", r#"{"id":"9"}"#, "--id", "follows"])
@@ -628,7 +635,6 @@ fn refuses_bad_usage() {
     for args in [
         &["nope"][..],
         &["start"],
-        &["start", "w", "--min-retention", "1h"],
         &["start", "w", "--hook", "t", "--min-retention", "soon"],
         &["runs", "list", "--status", "nope"],
         &["serve", "--allow-http", "http://host"],
@@ -636,6 +642,347 @@ fn refuses_bad_usage() {
     ] {
         run(args).ends_with(2).says("error: ");
     }
+}
+
+/// The server's hints speak of requests, the program of its own arguments.
+#[test]
+fn hints_are_in_words_of_the_command_line() {
+    let served = Served::with_programs();
+    let twice = served.file("twice.wasm", &programs());
+    served
+        .run(&["start", "keys", r#"{"seed":"a"}"#, "--id", "keys", "--wait"])
+        .ends_with(0);
+    served.run(&["start", "read_any", "--hook", "held"]).ends_with(0);
+    served
+        .run(&["start", "changing", "--id", "c", "--hook", "t"])
+        .ends_with(0);
+    let changed = served.file("changed.wasm", &variant("renamed"));
+    served.run(&["deploy", &changed]).ends_with(0);
+    served.run(&["deploy", &twice]).ends_with(0);
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["start", "nope"], 1, "`onemark workflows` lists"),
+        (&["start", "read_any"], 1, "DEPLOYMENT/WORKFLOW"),
+        (&["start", "twice/sequence"], 1, "`onemark workflows NAME`"),
+        (&["start", "twice/read_any", "--hook", "held"], 3, "--on-conflict"),
+        (&["runs", "rerun", "keys"], 1, "say `--yes`"),
+        (
+            &["runs", "fork", "keys", "--at", "99"],
+            1,
+            "`onemark journal RUN`",
+        ),
+        (&["runs", "show", "nobody"], 1, "`onemark runs list`"),
+        (
+            &["runs", "upgrade", "c", "--component", "nope"],
+            1,
+            "`onemark deploy FILE",
+        ),
+        (&["deliver", "nobody", "1"], 1, "`onemark runs show RUN`"),
+        (
+            &["schedules", "backfill", "nope", "--from", "0", "--to", "1"],
+            1,
+            "`onemark schedules list`",
+        ),
+        (
+            &[
+                "start",
+                "twice/read_any",
+                "--deliver",
+                "1",
+                "--on-conflict",
+                "attach",
+                "--hook",
+                "h",
+            ],
+            2,
+            "`--deliver` goes with",
+        ),
+        (&["runs", "list", "--tag", "nope"], 2, "NAME=VALUE"),
+        (&["runs", "list", "--limit", "5000"], 2, "1..=1000"),
+    ];
+    for (args, code, says) in cases {
+        let ran = served.run(args).ends_with(*code).says(says);
+        for words in ["GET ", "POST ", "PUT ", "%2F", ": true", "/v1/", "tag=NAME"] {
+            assert!(!ran.stderr.contains(words), "{args:?}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn workflows_are_listed_with_what_they_take() {
+    let served = Served::new();
+    let none = served.run(&["workflows"]).ends_with(0).says("no workflows");
+    assert_eq!(none.stdout, "");
+    let file = served.file("webhooks.wasm", &webhooks());
+    let deployed = served.run(&["deploy", &file]).ends_with(0).stdout;
+    assert!(
+        deployed.contains("webhook    pushed: /webhooks/github, secret in SHOP_SECRET\n"),
+        "{deployed}"
+    );
+    let file = served.file("scheduled.wasm", &scheduled());
+    let deployed = served.run(&["deploy", &file]).ends_with(0).stdout;
+    assert!(
+        deployed.contains("schedule   morning: 0 9 * * 1-5 (Europe/Berlin)\n"),
+        "{deployed}"
+    );
+    let file = served.file("programs.wasm", &programs());
+    let deployed = served.run(&["deploy", &file]).ends_with(0).stdout;
+    assert!(deployed.contains("event      ships: order.paid\n"), "{deployed}");
+    assert!(!deployed.contains("schedule "), "{deployed}");
+
+    let listed = served.run(&["workflows"]).ends_with(0).stdout;
+    let line = |name: &str| listed.lines().find(|line| line.starts_with(name)).unwrap();
+    assert!(line("ships ").contains("event order.paid"), "{listed}");
+    assert!(
+        line("half_past ").contains("schedule 30 * * * * (UTC)"),
+        "{listed}"
+    );
+    let shown = served.run(&["workflows", "programs/ships"]).ends_with(0).stdout;
+    for fact in [
+        "token       ship:{id}\n",
+        "event       order.paid\n",
+        "input       {",
+    ] {
+        assert!(shown.contains(fact), "{shown}");
+    }
+    let shown = served.run(&["workflows", "two_per_customer"]).ends_with(0).stdout;
+    assert!(
+        shown.contains("2 at once of each customer:{customer.id}\n"),
+        "{shown}"
+    );
+    let both = served
+        .run(&["workflows", "one_at_a_time", "-o", "json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(both["workflows"].as_array().unwrap().len(), 2);
+    served
+        .run(&["workflows", "programs/morning"])
+        .ends_with(1)
+        .says("no workflow `programs/morning`");
+}
+
+#[test]
+fn runs_are_listed_by_workflow_as_starts_name_it() {
+    let served = Served::with_programs();
+    served
+        .run(&[
+            "start",
+            "programs/sequence",
+            r#"{"n":1}"#,
+            "--id",
+            "one",
+            "--wait",
+        ])
+        .ends_with(0);
+    let list = |workflow: &str| served.run(&["runs", "list", "--workflow", workflow]).ends_with(0);
+    for workflow in ["sequence", "programs/sequence"] {
+        let listed = list(workflow);
+        assert!(listed.stdout.contains("one "), "{}", listed.stdout);
+        assert_eq!(listed.stderr, "");
+    }
+    assert!(!list("keys").stderr.contains("hint"));
+    list("nope")
+        .says("no workflow `nope` is deployed")
+        .says("no runs");
+    let elsewhere = list("elsewhere/sequence").says("no workflow `elsewhere/sequence` is deployed");
+    assert!(elsewhere.stdout.contains("one "), "{}", elsewhere.stdout);
+    let again = served.file("again.wasm", &programs());
+    served.run(&["deploy", &again]).ends_with(0);
+    list("programs/sequence").says("these are of `sequence` in again, programs");
+    let all = ["runs", "retry", "--all", "--workflow", "programs/sequence"];
+    served.run(&all).ends_with(2).says("name alone");
+}
+
+// A05
+#[test]
+fn retention_is_asked_for_without_a_hook_of_ones_own() {
+    let served = Served::with_programs();
+    let start = ["start", "follow", r#"{"id":"7"}"#, "--min-retention", "2h"];
+    served.run(&start).ends_with(0);
+    let hook = served
+        .run(&["hooks", "show", "order:7", "-o", "json"])
+        .ends_with(0)
+        .json();
+    let kept = hook["retained_until"].as_u64().unwrap() - hook["claimed_at"].as_u64().unwrap();
+    assert_eq!(kept, 2 * 60 * 60 * 1000);
+    served
+        .run(&["start", "read_any", "--min-retention", "2h"])
+        .ends_with(1)
+        .says("no token to keep");
+}
+
+#[test]
+fn a_run_shows_its_children_and_what_it_waits_for() {
+    let served = Served::with_programs();
+    let parent = r#"{"workflow":"sequence","input":{"n":1}}"#;
+    let ran = served
+        .run(&["start", "parent", parent, "--id", "p", "--wait"])
+        .ends_with(0);
+    let child: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let child = child["run_id"].as_str().unwrap();
+    let shown = served.run(&["runs", "show", "p"]).ends_with(0).stdout;
+    let line = shown.lines().last().unwrap();
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>(),
+        [child, "completed", "sequence"],
+        "{shown}"
+    );
+    let listed = served
+        .run(&["runs", "list", "--parent", "p", "-o", "json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(listed["runs"].as_array().unwrap().len(), 1);
+    assert_eq!(listed["runs"][0]["id"], child);
+
+    let journal = served.run(&["journal", "p"]).ends_with(0).stdout;
+    let what = |event: &str| {
+        journal
+            .lines()
+            .find(|line| line.contains(event))
+            .unwrap()
+            .to_owned()
+    };
+    for words in [format!("sequence {child}"), format!("sequence {child} completed")] {
+        let event = if words.ends_with("completed") {
+            "child_ended"
+        } else {
+            "child_started"
+        };
+        assert!(what(event).contains(&words), "{journal}");
+    }
+    let journal = served.run(&["journal", child]).ends_with(0).stdout;
+    assert!(journal.contains("sequence child of p"), "{journal}");
+
+    served
+        .run(&["start", "many_children", r#"{"n":25}"#, "--id", "m", "--wait"])
+        .ends_with(0);
+    let shown = served.run(&["runs", "show", "m"]).ends_with(0);
+    assert_eq!(
+        shown.stdout.matches("completed  sequence").count(),
+        20,
+        "{}",
+        shown.stdout
+    );
+    shown.says("`onemark runs list --parent m`");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_says_who_waits_for_its_turn() {
+    let marks = Marks::start().await;
+    marks.hold("first");
+    let folder = TempDir::new().unwrap();
+    let (host, url) = serve(
+        folder.path(),
+        &["--ephemeral", "--allow-http", &marks.authority()],
+    );
+    let served = Served { folder, host, url };
+    let file = served.file("programs.wasm", &programs());
+    served.run(&["deploy", &file]).ends_with(0);
+    let start = |name: &str| {
+        let input = json!({ "marks": marks.url(), "name": name }).to_string();
+        served
+            .run(&["start", "one_at_a_time", &input, "--id", name])
+            .ends_with(0);
+    };
+    start("first");
+    marks.reached("first", 1).await;
+    start("second");
+    let listed = served.run(&["runs", "list"]).ends_with(0).stdout;
+    assert!(listed.contains("pending, waits for its turn"), "{listed}");
+    let shown = served.run(&["runs", "show", "second"]).ends_with(0).stdout;
+    assert!(shown.contains("its turn, 1 at once"), "{shown}");
+}
+
+#[test]
+fn a_journal_says_what_each_entry_is_about() {
+    let served = Served::with_programs();
+    let events = r#"{"events":[["order.paid",{"id":"9"}],["",1]]}"#;
+    served
+        .run(&["start", "emits", events, "--id", "e", "--wait"])
+        .ends_with(0);
+    let journal = served.run(&["journal", "e"]).ends_with(0).stdout;
+    assert!(journal.contains("order.paid started 3 runs"), "{journal}");
+    assert!(journal.contains("emit_refused"), "{journal}");
+    // Waits a second after the first tag.
+    served
+        .run(&["start", "tags_itself", "--id", "t", "--wait"])
+        .ends_with(0);
+    let journal = served.run(&["journal", "t"]).ends_with(0).stdout;
+    for tag in ["state=new", "state=paid", "customer=8"] {
+        assert!(journal.contains(tag), "{journal}");
+    }
+    served
+        .run(&["start", "sleeps", r#"{"lengths_ms":[3600000]}"#, "--id", "s"])
+        .ends_with(0);
+    served.run(&["runs", "cancel", "s"]).ends_with(0);
+    let journal = served.run(&["journal", "s"]).ends_with(0).stdout;
+    let line = journal.lines().find(|line| line.contains("cancel_requested"));
+    assert!(line.is_some_and(|line| line.ends_with("requested")), "{journal}");
+}
+
+#[test]
+fn what_is_counted_is_said_as_people_say_it() {
+    let served = Served::with_programs();
+    let keyed = ["start", "keyed_only", r#"{"id":"1"}"#, "--id", "k", "--wait"];
+    let one = [&keyed[..], &["--deliver", "1", "--deliver-always"]].concat();
+    served.run(&one).ends_with(0);
+    let shown = served.run(&["runs", "show", "k"]).ends_with(0).stdout;
+    assert!(shown.contains(" 1 payload\n"), "{shown}");
+    for (nothing, says) in [
+        (&["runs", "logs", "k"][..], "no lines"),
+        (&["runs", "stream", "k", "none"], "no chunks"),
+        (&["journal", "k", "--from", "99"], "no entry has position 99"),
+        (&["runs", "list", "--parent", "k"], "no runs"),
+    ] {
+        assert_eq!(served.run(nothing).ends_with(0).says(says).stdout, "");
+    }
+    served
+        .run(&["start", "sequence", r#"{"n":1}"#, "--id", "s", "--wait"])
+        .ends_with(0);
+    let replayed = served.run(&["replay", "s"]).ends_with(0).stdout;
+    assert!(replayed.contains("1 of 1 call matched"), "{replayed}");
+}
+
+/// Whoever read the output, or pressed ctrl-c, has enough.
+#[test]
+fn following_ends_quietly() {
+    let served = Served::with_programs();
+    let start = ["start", "echoes", r#"{"token":"echo"}"#, "--id", "e"];
+    served.run(&start).ends_with(0);
+    let follow = || {
+        onemark(&["runs", "stream", "e", "echo", "-f", "--url", &served.url])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program runs")
+    };
+    let mut closed = follow();
+    let mut interrupted = follow();
+    served.run(&["deliver", "echo", r#""a""#]).ends_with(0);
+    let read = |of: &mut Child| {
+        let mut line = String::new();
+        let mut stdout = BufReader::new(of.stdout.take().expect("piped"));
+        stdout.read_line(&mut line).expect("a line");
+        assert_eq!(line, "\"a\"\n");
+        stdout
+    };
+    let _open = read(&mut interrupted);
+    drop(read(&mut closed));
+
+    let killed = Command::new("kill")
+        .args(["-INT", &interrupted.id().to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    let ended = interrupted.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    served.run(&["deliver", "echo", r#""b""#]).ends_with(0);
+    let ended = closed.wait_with_output().unwrap();
+    assert_eq!(
+        (
+            ended.status.code(),
+            String::from_utf8_lossy(&ended.stderr).as_ref()
+        ),
+        (Some(0), "")
+    );
 }
 
 #[test]
@@ -1080,14 +1427,20 @@ fn events_and_schedules_by_command() {
         .run(&["emit", "nobody.waits", "1"])
         .ends_with(0)
         .says("no workflow waits for this event");
-    served.run(&["emit", "order.paid", "{"]).ends_with(1);
+    for args in [&["emit", "order.paid", "text"], &["deliver", "order:7", "text"]] {
+        served
+            .run(args)
+            .ends_with(1)
+            .says("a text is written with its quotes");
+    }
     served
         .run(&["emit", "order.paid", r#"{"id":"8"}"#, "--id", "e1"])
         .ends_with(1)
         .says("key");
 
     let none = served.run(&["schedules", "list"]).ends_with(0);
-    assert_eq!(none.stdout.lines().count(), 1, "{}", none.stdout);
+    assert_eq!(none.stdout, "");
+    none.says("no schedules");
     let file = served.file("scheduled.wasm", &scheduled());
     served.run(&["deploy", &file]).ends_with(0);
     let listed = served.run(&["schedules", "list"]).ends_with(0);
@@ -1115,7 +1468,68 @@ fn events_and_schedules_by_command() {
         "--to",
         "tuesday",
     ];
-    served.run(&wrong).ends_with(1).says("from");
+    served
+        .run(&wrong)
+        .ends_with(2)
+        .says("from")
+        .says("such as `2030-01-31`");
+
+    let backfill = |from: &str, to: &str| {
+        let range = [
+            "schedules",
+            "backfill",
+            "scheduled/each_hour",
+            "--from",
+            from,
+            "--to",
+            to,
+        ];
+        served.run(&range)
+    };
+    backfill("2020-01-02", "2020-01-01")
+        .ends_with(2)
+        .says("`--from` is after `--to`");
+    let none = backfill("2020-01-01T00:10:00Z", "2020-01-01T00:20:00Z").ends_with(0);
+    assert_eq!(none.stdout, "");
+    none.says("no slot from 2020-01-01T00:10:00Z to 2020-01-01T00:20:00Z");
+    backfill("2100-01-01", "2100-01-02")
+        .ends_with(0)
+        .says("no slot from");
+    let dates = backfill("2020-02-01", "2020-02-02").ends_with(0);
+    assert_eq!(dates.stdout.lines().count(), 26, "{}", dates.stdout);
+}
+
+#[test]
+fn times_may_be_plain_dates() {
+    let served = Served::with_programs();
+    let start = [
+        "start",
+        "sequence",
+        r#"{"n":1}"#,
+        "--id",
+        "later",
+        "--start-at",
+        "2100-01-01",
+    ];
+    served.run(&start).ends_with(0);
+    let shown = served.run(&["runs", "show", "later"]).ends_with(0).stdout;
+    assert!(shown.contains("wakes      2100-01-01T00:00:00Z"), "{shown}");
+    let listed = |range: &[&str]| {
+        served
+            .run(&[&["runs", "list"], range].concat())
+            .ends_with(0)
+            .stdout
+    };
+    let all = listed(&["--created-after", "2000-01-01"]);
+    assert!(all.contains("pending until 2100-01-01T00:00:00Z"), "{all}");
+    assert_eq!(listed(&["--created-before", "2000-01-01"]), "");
+    for args in [
+        &["runs", "list", "--created-after", "01.02.2030"][..],
+        &["start", "sequence", "--start-at", "tomorrow"],
+    ] {
+        let words = "`2030-01-31T08:00:00Z`, or a date such as `2030-01-31`";
+        served.run(args).ends_with(2).says(words);
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ on_each_store![
     a03_one_of_64_clients_starts_and_the_others_are_told_which,
     a04_the_token_of_a_run_that_ended_is_free,
     a05_retention_counts_from_the_start,
+    a05_a_start_asks_for_retention_of_all_its_tokens,
     a06_a_live_run_holds_its_token_beyond_the_retention,
     a08_a_conflict_claims_none_of_the_tokens,
     a09_start_and_open_conflict_with_each_other,
@@ -553,6 +554,57 @@ async fn a05_retention_counts_from_the_start(kind: StoreKind) {
     }
     host.agrees(&run).await;
     host.agrees(&failed).await;
+}
+
+async fn a05_a_start_asks_for_retention_of_all_its_tokens(kind: StoreKind) {
+    let host = TestHost::with_clock(kind).await;
+    let kept = |asked: StartRequest, length: Duration| StartRequest {
+        min_retention_ms: length.as_millis() as u64,
+        ..asked
+    };
+    let claimed = async |asked: StartRequest| {
+        let run = host.engine.start(asked).await.unwrap().run_id;
+        let hooks = host.engine.hooks_of(&run).await.unwrap().into_iter();
+        let kept = hooks.map(|hook| (hook.token.to_string(), hook.retained_until - hook.claimed_at));
+        kept.collect::<Vec<_>>()
+    };
+    let minutes = |n: u32| (n * MINUTE).as_millis() as u64;
+    let of = |name: &str, n: u32| (name.to_owned(), minutes(n));
+
+    // The declared one is kept for nothing, and for an hour.
+    let asked = request("keyed_only", json!({"id": "1"}), &["beside"]);
+    let claims = claimed(kept(asked, 10 * MINUTE)).await;
+    assert_eq!(claims, [of("key:1", 10), of("beside", 10)]);
+    let asked = retained(20 * MINUTE, request("follow", json!({"id": "2"}), &["longer"]));
+    let claims = claimed(kept(asked, 10 * MINUTE)).await;
+    assert_eq!(claims, [of("order:2", 60), of("longer", 20)]);
+    let asked = request("follow", json!({"id": "3"}), &[]);
+    let claims = claimed(kept(asked, 90 * MINUTE)).await;
+    assert_eq!(claims, [of("order:3", 90)]);
+
+    let before = host.everything().await.len();
+    let asked = request("read_any", json!({}), &[]);
+    let refused = host.engine.start(kept(asked, MINUTE)).await;
+    let says = |what: &str| what.contains("no token to keep") && what.contains("`read_any`");
+    assert!(
+        matches!(&refused, Err(Error::InvalidRequest(what)) if says(what)),
+        "{refused:?}"
+    );
+    let asked = request("follow", json!({"id": "4"}), &[]);
+    let refused = host.engine.start(kept(asked, 367 * 24 * 60 * MINUTE)).await;
+    assert!(
+        matches!(refused, Err(Error::RetentionTooLong { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(host.everything().await.len(), before);
+
+    // It is part of what is asked for.
+    let asked = request("follow", json!({"id": "5"}), &[]);
+    let asked = kept(with_id("five", asked), MINUTE);
+    host.engine.start(asked.clone()).await.unwrap();
+    assert!(!host.engine.start(asked.clone()).await.unwrap().started);
+    let other = host.engine.start(kept(asked, 2 * MINUTE)).await;
+    assert!(matches!(other, Err(Error::RunIdConflict(_))), "{other:?}");
 }
 
 async fn a06_a_live_run_holds_its_token_beyond_the_retention(kind: StoreKind) {

@@ -978,6 +978,13 @@ impl Pair {
                     ..RunFilter::default()
                 };
                 let _ = both!(self, store => store.runs(filter.clone()));
+                for parent in ["r0", "r1", "r2", "nobody"] {
+                    let filter = RunFilter {
+                        parent: Some(run_id(parent)),
+                        ..filter.clone()
+                    };
+                    let _ = both!(self, store => store.runs(filter.clone()));
+                }
                 for tags in [&[(0, 0)][..], &[(0, 1), (1, 1)]] {
                     let filter = RunFilter {
                         tags: tags_of(tags),

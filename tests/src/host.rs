@@ -375,6 +375,7 @@ pub fn request(workflow: &str, input: Value, tokens: &[&str]) -> StartRequest {
                 metadata: None,
             })
             .collect(),
+        min_retention_ms: 0,
         on_conflict: ConflictPolicy::Fail,
         start_at: None,
         tags: Tags::default(),

@@ -30,6 +30,9 @@ pub struct StartBody {
     id: Option<String>,
     #[serde(default)]
     hooks: Vec<StartHookBody>,
+    /// Of every token that the start claims, also the one that the workflow declares.
+    #[serde(default, deserialize_with = "duration")]
+    min_retention: Duration,
     #[serde(default)]
     on_conflict: OnConflictBody,
     deliver: Option<DeliverBody>,
@@ -159,6 +162,7 @@ impl StartBody {
                 .into_iter()
                 .map(StartHookBody::into_hook)
                 .collect::<Result<_>>()?,
+            min_retention_ms: as_ms(self.min_retention),
             on_conflict,
             start_at: self.start_at,
             tags: Tags::new(self.tags)?,
@@ -199,8 +203,9 @@ pub fn page_size(asked: Option<usize>) -> Result<usize> {
     }
 }
 
-/// Which runs to list: `status`, `workflow`, `tag=NAME=VALUE` (again for further tags), `created_after`,
-/// `created_before`, `limit`, `cursor`. All of them must hold.
+/// Which runs to list: `status`, `workflow`, `parent`, `tag=NAME=VALUE` (again for further tags), `created_after`,
+/// `created_before`, `limit`, `cursor`. All of them must hold. `workflow` may be `DEPLOYMENT/NAME` as for a start; a run
+/// does not keep the deployment's name, so it is looked for by `NAME`.
 fn filter(query: Vec<(String, String)>) -> Result<RunFilter> {
     let mut tags = BTreeMap::new();
     let mut given: BTreeMap<&str, &str> = BTreeMap::new();
@@ -229,7 +234,8 @@ fn filter(query: Vec<(String, String)>) -> Result<RunFilter> {
             .map(str::parse::<RunStatus>)
             .transpose()
             .map_err(|error| invalid("status", &error))?,
-        workflow: take("workflow").map(str::to_owned),
+        workflow: take("workflow").map(|name| name.rsplit('/').next().unwrap_or_default().to_owned()),
+        parent: take("parent").map(RunId::new).transpose()?,
         tags: Tags::new(tags)?,
         created_after: time("created_after", take("created_after"))?,
         created_before: time("created_before", take("created_before"))?,
@@ -244,8 +250,8 @@ fn filter(query: Vec<(String, String)>) -> Result<RunFilter> {
     match given.keys().next() {
         None => Ok(filter),
         Some(name) => Err(ApiError::invalid_request(format!(
-            "unknown field `{name}`, expected one of `status`, `workflow`, `tag`, `created_after`, \
-             `created_before`, `limit`, `cursor`"
+            "unknown field `{name}`, expected one of `status`, `workflow`, `parent`, `tag`, \
+             `created_after`, `created_before`, `limit`, `cursor`"
         ))),
     }
 }

@@ -136,6 +136,7 @@ fn request(workflow: &str, input: Value, token: Option<&str>) -> Result<StartReq
         input: input.to_string().into(),
         id: None,
         hooks,
+        min_retention_ms: 0,
         on_conflict: ConflictPolicy::Fail,
         start_at: None,
         tags: Tags::default(),

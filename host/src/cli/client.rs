@@ -43,7 +43,7 @@ impl ClientError {
             Self::NoServer(_) => {
                 Some("start one with `onemark serve`, or say where it is with `--url` or ONEMARK_URL")
             }
-            Self::Refused(refusal) => refusal.hint.as_deref(),
+            Self::Refused(refusal) => super::hints::of(&refusal.code).or(refusal.hint.as_deref()),
             Self::Foreign { .. } => Some("say where the server is with `--url` or ONEMARK_URL"),
             Self::Broken { .. } => Some("with `--key` or `--id` the same request can be sent again safely"),
         }

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::{Exit, Global, output};
 
@@ -10,7 +12,7 @@ use super::{Exit, Global, output};
 pub struct Args {
     /// Token of the hook
     token: String,
-    /// Payload
+    /// Payload; a text is written with its quotes, as '"text"'
     #[arg(value_name = "JSON")]
     payload: String,
     /// Idempotency key; the same delivery again gets the same answer
@@ -24,7 +26,15 @@ struct Receipt {
     seq: u64,
 }
 
+/// Before it is sent: what is wrong with it is most often how the shell was told.
+pub fn checked_payload(text: &str) -> anyhow::Result<()> {
+    serde_json::from_str::<&RawValue>(text)
+        .map(drop)
+        .context("the payload is no JSON; a text is written with its quotes, as '\"text\"'")
+}
+
 pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    checked_payload(&args.payload)?;
     let path = ["v1", "hooks", &args.token];
     let answer = global
         .client()?

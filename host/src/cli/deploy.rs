@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use reqwest::Method;
 use serde::Deserialize;
 
+use super::workflows::Workflow;
 use super::{Exit, Global, output};
 
 #[derive(clap::Args)]
@@ -29,11 +30,6 @@ struct Receipt {
 #[derive(Deserialize)]
 struct Manifest {
     workflows: Vec<Workflow>,
-}
-
-#[derive(Deserialize)]
-struct Workflow {
-    name: String,
 }
 
 pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
@@ -60,16 +56,18 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         manifest,
         warnings,
     } = answer.read()?;
-    let workflows: Vec<_> = manifest
-        .workflows
-        .into_iter()
-        .map(|workflow| workflow.name)
-        .collect();
-    output::print_facts(&[
+    let workflows = manifest.workflows;
+    let names: Vec<_> = workflows.iter().map(|it| it.name.as_str()).collect();
+    let mut facts = vec![
         ("deployed", name),
         ("digest", digest),
-        ("workflows", workflows.join(", ")),
-    ])?;
+        ("workflows", names.join(", ")),
+    ];
+    for workflow in &workflows {
+        let triggers = workflow.triggers().into_iter();
+        facts.extend(triggers.map(|(what, it)| (what, format!("{}: {it}", workflow.name))));
+    }
+    output::print_facts(&facts)?;
     for warning in warnings {
         output::warning(&warning);
     }

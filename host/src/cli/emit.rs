@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde::Deserialize;
 
+use super::deliver::checked_payload;
 use super::output::Rows;
 use super::{Exit, Global, output};
 
@@ -11,7 +12,7 @@ use super::{Exit, Global, output};
 pub struct Args {
     /// Name of the event
     name: String,
-    /// Payload
+    /// Payload; a text is written with its quotes, as '"text"'
     #[arg(value_name = "JSON")]
     payload: String,
     /// Id of the event; the same event again starts nothing and gets the same answer
@@ -49,6 +50,7 @@ impl Part {
 }
 
 pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    checked_payload(&args.payload)?;
     let path = ["v1", "events", &args.name];
     let answer = global
         .client()?

@@ -58,11 +58,12 @@ pub async fn run(args: ForkArgs, global: &Global) -> anyhow::Result<()> {
         output::print(&answer.text)?;
         return Ok(());
     }
-    let Receipt { run_id } = answer.read()?;
-    output::message(&format!(
-        "run {} is forked at entry {} as {run_id}",
-        args.run, args.at
-    ));
+    let Receipt { run_id, started } = answer.read()?;
+    let ForkArgs { run, at, .. } = &args;
+    output::message(&match started {
+        true => format!("run {run} is forked at entry {at} as {run_id}"),
+        false => format!("run {run} was forked at entry {at} before, as {run_id}, by the same request"),
+    });
     output::print(&run_id)?;
     Ok(())
 }

@@ -82,6 +82,10 @@ async fn payloads(client: &Client, token: &str, from: u64, global: &Global) -> a
         return Ok(Exit::Done.into());
     }
     let Payloads { payloads, next } = answer.read()?;
+    if payloads.is_empty() {
+        output::message("no payloads");
+        return Ok(Exit::Done.into());
+    }
     let mut rows = Rows::new(["NUMBER", "ENTRY", "AT", "READ", "PAYLOAD"]);
     for payload in payloads {
         let read = if payload.read { "yes" } else { "no" };

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::client::Client;
-use super::output::{Rows, json, time};
+use super::output::{Rows, count, json, plain, time};
 use super::{Exit, Global, output};
 use crate::journal::{Seq, Timestamp};
 
@@ -49,7 +49,10 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             let entries = entries(&client, &args.run, args.from).await?;
             output::print(&serde_json::to_string(&Whole { entries })?)?;
         }
-        false => table(&entries(&client, &args.run, args.from).await?).print()?,
+        false => match entries(&client, &args.run, args.from).await?.as_slice() {
+            [] => output::message(&format!("no entry has position {} or a later one", args.from)),
+            entries => table(entries).print()?,
+        },
     }
     Ok(Exit::Done.into())
 }
@@ -94,7 +97,8 @@ pub fn table(entries: &[Entry]) -> Rows {
 /// What earlier entries called the things that later ones number.
 #[derive(Default)]
 struct Names {
-    steps: HashMap<u64, String>,
+    /// By call: a step, or a child with its run.
+    calls: HashMap<u64, String>,
     hooks: HashMap<u64, String>,
 }
 
@@ -111,7 +115,13 @@ impl Names {
             self.hooks.extend((0..).zip(hooks.filter_map(token)));
         }
         if let (Some(call), Some(step)) = (entry.number("call"), entry.text("step")) {
-            self.steps.insert(call, step.to_owned());
+            self.calls.insert(call, step.to_owned());
+        }
+        if let (Some(call), "child_started", Some(run)) =
+            (entry.number("call"), entry.event.as_str(), entry.text("run"))
+        {
+            let workflow = entry.text("workflow").unwrap_or_default();
+            self.calls.insert(call, format!("{workflow} {run}"));
         }
         if let (Some(hook), Some(token)) = (entry.number("hook"), entry.text("token")) {
             self.hooks.insert(hook, token.to_owned());
@@ -127,13 +137,29 @@ impl Names {
     /// What the entry is about, in a few words.
     fn what(&self, entry: &Entry) -> String {
         let mut words: Vec<String> = Vec::new();
-        words.extend(entry.text("workflow").map(str::to_owned));
-        words.extend(
-            entry
-                .number("call")
-                .and_then(|call| self.steps.get(&call))
-                .cloned(),
-        );
+        let called = entry.number("call").and_then(|call| self.calls.get(&call));
+        match called {
+            Some(name) => words.push(name.clone()),
+            None => words.extend(entry.text("workflow").map(str::to_owned)),
+        }
+        match entry.event.as_str() {
+            "started" => words.extend(begins(&entry.fields)),
+            "child_ended" => words.extend(entry.text("status").map(str::to_owned)),
+            "cancel_requested" => words.extend(entry.text("reason").map(str::to_owned)),
+            "continued" => words.extend(entry.text("run").map(|run| format!("as {run}"))),
+            "emit_refused" => words.extend(entry.text("name").map(str::to_owned)),
+            "emitted" => {
+                let started = entry.fields.get("runs").and_then(Value::as_array);
+                let started = started.map_or(0, |runs| runs.len() as u64);
+                words.extend(entry.text("name").map(str::to_owned));
+                words.push(format!("started {}", count(started, "run")));
+            }
+            "tagged" => {
+                let pair = entry.text("name").zip(entry.text("value"));
+                words.extend(pair.map(|(name, value)| format!("{name}={value}")));
+            }
+            _ => {}
+        }
         words.extend(
             entry
                 .number("attempt")
@@ -169,8 +195,28 @@ impl Names {
                     .map(|digest| digest.chars().take(12).collect()),
             );
         }
-        words.join(" ")
+        plain(&words.join(" ")).replace(['\n', '\t'], " ")
     }
+}
+
+/// Where a run comes from and what it waits for, as its first entry has it.
+fn begins(fields: &Map<String, Value>) -> Vec<String> {
+    let mut words = Vec::new();
+    let lineage = fields.get("lineage").and_then(Value::as_object);
+    for (kind, of) in lineage.into_iter().flatten() {
+        let whose = ["parent", "of", "from"].iter().find_map(|name| of[name].as_str());
+        words.extend(whose.map(|run| match kind.as_str() {
+            "child" => format!("child of {run}"),
+            "continued" => format!("goes on for {run}"),
+            other => format!("{other} of {run}"),
+        }));
+    }
+    let predecessors = fields.get("predecessors").and_then(Value::as_array);
+    let predecessors = predecessors.into_iter().flatten().filter_map(Value::as_str);
+    words.extend(predecessors.map(|run| format!("after {run}")));
+    let start_at = fields.get("start_at").and_then(Value::as_u64);
+    words.extend(start_at.map(|at| format!("at {}", time(at))));
+    words
 }
 
 impl Entry {

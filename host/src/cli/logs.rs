@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::output::{BOLD, plain, time};
+use super::output::{BOLD, count, plain, time};
 use super::{Global, output};
 use crate::journal::{CallNo, LogLevel, Timestamp};
 
@@ -86,9 +86,8 @@ pub async fn run(args: LogArgs, global: &Global) -> anyhow::Result<()> {
     };
     let dropped = |lines: u64| {
         if lines > 0 {
-            output::message(&format!(
-                "{lines} more lines were dropped: they were over the log's limits"
-            ));
+            let (lines, were) = (count(lines, "more line"), if lines == 1 { "was" } else { "were" });
+            output::message(&format!("{lines} {were} dropped, over the log's limits"));
         }
     };
     let level = args.level.unwrap_or(LogLevel::Debug).to_string();
@@ -115,15 +114,20 @@ pub async fn run(args: LogArgs, global: &Global) -> anyhow::Result<()> {
             }
         }
     }
+    let mut is_empty = true;
     loop {
         let query = [("from", from.to_string()), ("level", level.clone())];
         let page: Page = client.get(&path, &query).await?.read()?;
+        is_empty &= page.lines.is_empty();
         for line in page.lines {
             print(line.get())?;
         }
         match page.next {
             Some(next) => from = next,
             None => {
+                if is_empty {
+                    output::message("no lines");
+                }
                 dropped(page.dropped);
                 return Ok(());
             }

@@ -11,6 +11,7 @@ mod demo;
 mod deploy;
 mod emit;
 mod fork;
+mod hints;
 mod hooks;
 mod journal;
 mod logs;
@@ -21,6 +22,8 @@ mod runs;
 mod schedules;
 mod serve;
 mod start;
+mod time;
+mod workflows;
 
 use std::io;
 use std::process::ExitCode;
@@ -75,11 +78,13 @@ enum Command {
     Build(build::Args),
     /// Run the host: carry runs on and serve the API
     Serve(serve::Args),
-    /// Give a component to the server
+    /// Give a component to the server, so that its workflows can start
     Deploy(deploy::Args),
     /// Look at what is deployed, or remove it
     #[command(subcommand)]
     Components(components::Command),
+    /// List what is deployed and can be started, or show the input of one workflow
+    Workflows(workflows::Args),
     /// Start a run and claim its hooks, in one step
     Start(start::Args),
     /// Deliver a payload to the run that holds a token
@@ -108,10 +113,12 @@ enum Command {
     Demo(demo::Args),
 }
 
-/// How the program ends; usage errors end with 2, as the parser has it.
+/// How the program ends.
 enum Exit {
     Done = 0,
     Error = 1,
+    /// The command line is wrong; the parser has it so too.
+    Usage = 2,
     HookConflict = 3,
     ReplayDiverged = 4,
     /// The run failed, was cancelled or is blocked.
@@ -124,6 +131,11 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// Arguments that are each as they should be, and not together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(&'static str);
+
 /// Does what the command line says.
 pub async fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
@@ -132,6 +144,7 @@ pub async fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args, &global).await,
         Command::Deploy(args) => deploy::run(args, &global).await,
         Command::Components(command) => components::run(command, &global).await,
+        Command::Workflows(args) => workflows::run(args, &global).await,
         Command::Start(args) => start::run(args, &global).await,
         Command::Deliver(args) => deliver::run(args, &global).await,
         Command::Emit(args) => emit::run(args, &global).await,
@@ -176,6 +189,7 @@ fn report(error: &anyhow::Error, global: &Global) -> ExitCode {
     }
     match code {
         "hook_conflict" => Exit::HookConflict.into(),
+        _ if error.is::<Usage>() => Exit::Usage.into(),
         _ => Exit::Error.into(),
     }
 }

@@ -101,14 +101,20 @@ impl Rows {
     }
 }
 
-/// Facts of one thing, one a line.
+/// Facts of one thing, one a line; further lines of a value stand below its first.
 ///
 /// # Errors
 /// When stdout takes no more.
 pub fn print_facts(facts: &[(&str, String)]) -> io::Result<()> {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in facts {
-        print(&format!("{BOLD}{name:width$}{BOLD:#}  {}", plain(value)))?;
+        let value = plain(value);
+        let mut lines = value.lines();
+        let first = lines.next().unwrap_or_default();
+        print(&format!("{BOLD}{name:width$}{BOLD:#}  {first}"))?;
+        for line in lines {
+            print(format!("{:width$}  {line}", "").trim_end())?;
+        }
     }
     Ok(())
 }
@@ -124,6 +130,14 @@ pub fn time(at: Timestamp) -> String {
     match UNIX_EPOCH.checked_add(Duration::from_millis(at)) {
         Some(time) => humantime::format_rfc3339_seconds(time).to_string(),
         None => at.to_string(),
+    }
+}
+
+/// So many of them: `1 run`, `2 runs`.
+pub fn count(number: u64, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
     }
 }
 

@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde::Deserialize;
 
 use super::deploy::read_component;
-use super::output::{BAD, GOOD, Rows};
+use super::output::{BAD, GOOD, Rows, count};
 use super::{Exit, Global, output};
 
 #[derive(clap::Args)]
@@ -85,7 +85,8 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
     let matched = report.calls.iter().filter(|call| call.matched).count();
     let component: String = report.component.chars().take(12).collect();
     let took = format!("{}.{:03} ms", report.took_us / 1000, report.took_us % 1000);
-    let score = format!("{matched} of {} calls matched", report.calls.len());
+    let calls = count(report.calls.len() as u64, "call");
+    let score = format!("{matched} of {calls} matched");
     let score = format!("{score}, component {component}, {took}, no effects");
     match &report.verdict {
         Verdict::Agrees => output::print(&format!("{GOOD}agrees{GOOD:#}: {score}"))?,

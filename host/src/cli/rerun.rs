@@ -39,6 +39,8 @@ struct Body<'a> {
 #[derive(Deserialize)]
 pub struct Receipt {
     pub run_id: String,
+    /// False when the same request started it before, with this id.
+    pub started: bool,
 }
 
 pub async fn run(args: RerunArgs, global: &Global) -> anyhow::Result<()> {
@@ -48,8 +50,14 @@ pub async fn run(args: RerunArgs, global: &Global) -> anyhow::Result<()> {
         output::print(&answer.text)?;
         return Ok(());
     }
-    let Receipt { run_id } = answer.read()?;
-    output::message(&format!("run {} runs again as {run_id}", args.run));
+    let Receipt { run_id, started } = answer.read()?;
+    output::message(&match started {
+        true => format!("run {} runs again as {run_id}", args.run),
+        false => format!(
+            "run {} was run again before, as {run_id}, by the same request",
+            args.run
+        ),
+    });
     output::print(&run_id)?;
     Ok(())
 }
@@ -82,7 +90,6 @@ pub async fn asked_first(
             }
             send(true).await
         }
-        Err(error) if unkeyed(&error) => Err(error.context("look at the steps, then say `--yes`")),
         answer => answer,
     }
 }

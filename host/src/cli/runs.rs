@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,9 @@ use serde_json::value::RawValue;
 use super::fork::{self, ForkArgs};
 use super::hooks::Hook;
 use super::logs::{self, LogArgs};
-use super::output::{Rows, json, time};
+use super::output::{Rows, count, json, time};
 use super::rerun::{self, RerunArgs};
-use super::{Exit, Global, output};
+use super::{Exit, Global, Usage, output, workflows};
 use crate::ids::Digest;
 use crate::journal::{CallNo, CancelReason, Lineage, RunStatus, Timestamp};
 
@@ -22,7 +22,7 @@ use crate::journal::{CallNo, CancelReason, Lineage, RunStatus, Timestamp};
 pub enum Command {
     /// List runs, newest first
     List(ListArgs),
-    /// Show how a run stands, its hooks and its outcome
+    /// Show how a run stands, its outcome, its hooks and the runs that it started
     Show {
         /// Id of the run
         run: String,
@@ -66,24 +66,28 @@ pub enum Command {
 
 #[derive(clap::Args)]
 pub struct ListArgs {
-    /// Only runs with this status
+    /// Only runs with this status: pending, running, suspended, blocked, completed, failed, cancelled or continued
     #[arg(long)]
     status: Option<RunStatus>,
-    /// Only runs of this workflow
+    /// Only runs of this workflow: `NAME`, or `DEPLOYMENT/NAME`, which means the same: runs do not keep the name of the
+    /// deployment
     #[arg(long)]
     workflow: Option<String>,
+    /// Only runs that this run started
+    #[arg(long, value_name = "RUN")]
+    parent: Option<String>,
     /// Only runs with this tag; may be given several times
-    #[arg(long = "tag", value_name = "NAME=VALUE")]
-    tags: Vec<String>,
-    /// Only runs admitted at this time or later: `2030-01-31T08:00:00Z`
-    #[arg(long, value_name = "TIME")]
-    created_after: Option<String>,
+    #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = super::start::tag)]
+    tags: Vec<(String, String)>,
+    /// Only runs admitted at this time or later: `2030-01-31T08:00:00Z`, or a date for its midnight, UTC
+    #[arg(long, value_name = "TIME", value_parser = super::time::parse)]
+    created_after: Option<Timestamp>,
     /// Only runs admitted before this time
-    #[arg(long, value_name = "TIME")]
-    created_before: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
+    #[arg(long, value_name = "TIME", value_parser = super::time::parse)]
+    created_before: Option<Timestamp>,
+    /// How many at most, up to 1000
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
     /// Go on after this run, the last of an earlier list
     #[arg(long, value_name = "RUN")]
     cursor: Option<String>,
@@ -122,8 +126,8 @@ pub struct RetryArgs {
     /// Every run that is blocked for the reason
     #[arg(long, conflicts_with = "run")]
     all: bool,
-    /// With --all, only runs of this workflow
-    #[arg(long, requires = "all")]
+    /// With --all, only runs of this workflow, whatever deployment they came from
+    #[arg(long, value_name = "NAME", requires = "all")]
     workflow: Option<String>,
     /// With --all, why they are blocked: step_failed or key_expired [default: step_failed]
     #[arg(long, requires = "all")]
@@ -140,7 +144,7 @@ pub struct StreamArgs {
     #[arg(long, default_value_t = 0, value_name = "N")]
     from: u64,
     /// Go on with what is written, until the run has ended
-    #[arg(long)]
+    #[arg(short, long)]
     follow: bool,
 }
 
@@ -176,6 +180,7 @@ struct Run {
 #[derive(Deserialize)]
 struct Waits {
     reason: String,
+    until: Option<Timestamp>,
     /// Those that have to end before.
     #[serde(default)]
     runs: Vec<String>,
@@ -191,13 +196,17 @@ impl Waits {
                 .key
                 .as_ref()
                 .map_or_else(String::new, |key| format!(" of {key}"));
-            let ahead = self
-                .ahead
-                .map_or_else(String::new, |ahead| format!("; {ahead} wait before it"));
-            return format!("{}: {limit}{of} at once{ahead}", self.reason);
+            let ahead = self.ahead.map_or_else(String::new, |ahead| {
+                let wait = if ahead == 1 { "waits" } else { "wait" };
+                format!("; {ahead} {wait} before it")
+            });
+            return format!("its turn, {limit}{of} at once{ahead}");
         }
         match self.runs.len() {
-            0 => self.reason.clone(),
+            0 => match self.until {
+                Some(until) => format!("{} {}", self.reason, time(until)),
+                None => self.reason.clone(),
+            },
             1 => format!("run {} to end", self.runs[0]),
             _ => format!("runs {} to end", self.runs.join(", ")),
         }
@@ -205,6 +214,19 @@ impl Waits {
 }
 
 impl Run {
+    /// Its status, and what keeps it from going on; short.
+    fn status(&self) -> String {
+        let status = self.status;
+        match &self.waits {
+            Some(waits) if waits.limit.is_some() => format!("{status}, waits for its turn"),
+            Some(waits) if !waits.runs.is_empty() => format!("{status} after {}", waits.runs.join(" ")),
+            Some(Waits {
+                until: Some(until), ..
+            }) => format!("{status} until {}", time(*until)),
+            _ => status.to_string(),
+        }
+    }
+
     fn tags(&self) -> String {
         let tags = self.tags.iter().map(|(name, value)| format!("{name}={value}"));
         tags.collect::<Vec<_>>().join(" ")
@@ -291,11 +313,14 @@ pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> 
 
 async fn list(args: ListArgs, global: &Global) -> anyhow::Result<()> {
     let mut query = vec![("limit", args.limit.to_string())];
+    let workflow = args.workflow.clone();
     query.extend(args.status.map(|status| ("status", status.to_string())));
     query.extend(args.workflow.map(|workflow| ("workflow", workflow)));
-    query.extend(args.tags.into_iter().map(|tag| ("tag", tag)));
-    query.extend(args.created_after.map(|time| ("created_after", time)));
-    query.extend(args.created_before.map(|time| ("created_before", time)));
+    query.extend(args.parent.map(|run| ("parent", run)));
+    let tags = args.tags.iter().map(|(name, value)| format!("{name}={value}"));
+    query.extend(tags.map(|tag| ("tag", tag)));
+    query.extend(args.created_after.map(|at| ("created_after", at.to_string())));
+    query.extend(args.created_before.map(|at| ("created_before", at.to_string())));
     query.extend(args.cursor.map(|cursor| ("cursor", cursor)));
     let answer = global.client()?.get(&["v1", "runs"], &query).await?;
     if global.json() {
@@ -303,28 +328,61 @@ async fn list(args: ListArgs, global: &Global) -> anyhow::Result<()> {
         return Ok(());
     }
     let List { runs, next_cursor } = answer.read()?;
-    if runs.is_empty() {
+    let is_empty = runs.is_empty();
+    if is_empty {
         output::message("no runs");
-        return Ok(());
+    } else {
+        print_list(runs)?;
     }
+    if let Some(cursor) = next_cursor {
+        output::hint(&format!("there are more: `--cursor {cursor}`"));
+    }
+    if let Some(workflow) = workflow {
+        hint_at_workflow(&workflow, is_empty, global).await?;
+    }
+    Ok(())
+}
+
+fn print_list(runs: Vec<Run>) -> std::io::Result<()> {
     let mut rows = Rows::new(["RUN", "STATUS", "WORKFLOW", "CREATED", "TOKENS", "TAGS"]);
     for run in runs {
-        let status = match &run.waits {
-            Some(Waits { runs, .. }) if !runs.is_empty() => {
-                format!("{} after {}", run.status, runs.join(" "))
-            }
-            _ => run.status.to_string(),
-        };
+        let status = run.status();
         let created = time(run.created_at);
         let tags = run.tags();
         rows.add([run.id, status, run.workflow, created, run.tokens.join(" "), tags]);
     }
-    rows.print()?;
-    if let Some(cursor) = next_cursor {
-        output::hint(&format!("there are more: `--cursor {cursor}`"));
+    rows.print()
+}
+
+/// Says what a list by workflow cannot: that there is none of the name, or that it is of more deployments than were asked
+/// for. Runs of workflows that are no longer deployed are listed all the same.
+async fn hint_at_workflow(workflow: &str, is_empty: bool, global: &Global) -> anyhow::Result<()> {
+    let (deployment, name) = match workflow.rsplit_once('/') {
+        Some((deployment, name)) => (Some(deployment), name),
+        None => (None, workflow),
+    };
+    if deployment.is_none() && !is_empty {
+        return Ok(());
+    }
+    let found = workflows::deployments_of(name, global).await?;
+    let is_known = found
+        .iter()
+        .any(|it| deployment.is_none_or(|wanted| wanted == it));
+    if !is_known {
+        output::hint(&format!(
+            "no workflow `{workflow}` is deployed; `onemark workflows` lists those that are"
+        ));
+    } else if found.len() > 1 && !is_empty {
+        output::hint(&format!(
+            "runs do not keep the name of their deployment: these are of `{name}` in {}",
+            found.join(", ")
+        ));
     }
     Ok(())
 }
+
+/// Children that `show` lists.
+const CHILDREN: usize = 20;
 
 async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
     let client = global.client()?;
@@ -342,7 +400,7 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
         facts.push(("trouble", outcome.trouble()));
     }
     if let Some(unread) = outcome.unread.filter(|unread| *unread > 0) {
-        facts.push(("unread", format!("{unread} payloads")));
+        facts.push(("unread", count(unread, "payload")));
     }
     output::print_facts(&facts)?;
     if !run.hooks.is_empty() {
@@ -353,6 +411,20 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
         }
         output::print("")?;
         rows.print()?;
+    }
+    let query = [("parent", id.to_owned()), ("limit", CHILDREN.to_string())];
+    let List { runs, next_cursor } = client.get(&["v1", "runs"], &query).await?.read()?;
+    if !runs.is_empty() {
+        let mut rows = Rows::new(["CHILD", "STATUS", "WORKFLOW"]);
+        for run in runs {
+            let status = run.status();
+            rows.add([run.id, status, run.workflow]);
+        }
+        output::print("")?;
+        rows.print()?;
+        if next_cursor.is_some() {
+            output::hint(&format!("there are more: `onemark runs list --parent {id}`"));
+        }
     }
     Ok(())
 }
@@ -423,6 +495,11 @@ struct Retried {
 }
 
 async fn retry_all(args: RetryArgs, global: &Global) -> anyhow::Result<()> {
+    if args.workflow.as_ref().is_some_and(|name| name.contains('/')) {
+        bail!(Usage(
+            "write the workflow's name alone: runs do not keep the name of their deployment, and those of all would go on"
+        ));
+    }
     let body = serde_json::json!({
         "workflow": args.workflow,
         "reason": args.reason.as_deref().unwrap_or("step_failed"),
@@ -436,10 +513,8 @@ async fn retry_all(args: RetryArgs, global: &Global) -> anyhow::Result<()> {
         return Ok(());
     }
     let Retried { retried, runs } = answer.read()?;
-    output::message(&match retried {
-        1 => "1 run goes on".to_owned(),
-        n => format!("{n} runs go on"),
-    });
+    let go = if retried == 1 { "goes" } else { "go" };
+    output::message(&format!("{} {go} on", count(retried, "run")));
     for run in runs {
         output::print(&run)?;
     }
@@ -532,15 +607,21 @@ async fn stream(args: StreamArgs, global: &Global) -> anyhow::Result<()> {
             }
         }
     }
+    let mut is_empty = true;
     loop {
         let answer = client.get(&path, &[("from", from.to_string())]).await?;
         let page: StreamPage = answer.read()?;
+        is_empty &= page.chunks.is_empty();
         for chunk in page.chunks {
             print(chunk.get())?;
         }
         match page.next {
             Some(next) => from = next,
-            None => return Ok(()),
+            None => break,
         }
     }
+    if is_empty {
+        output::message("no chunks");
+    }
+    Ok(())
 }

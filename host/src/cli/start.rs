@@ -13,8 +13,8 @@ use serde_json::value::RawValue;
 
 use super::client::Client;
 use super::runs::Outcome;
-use super::{Exit, Global, output};
-use crate::journal::RunStatus;
+use super::{Exit, Global, Usage, output};
+use crate::journal::{RunStatus, Timestamp};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -29,8 +29,9 @@ pub struct Args {
     /// Token that the run claims, or there is no run; may be given several times
     #[arg(long = "hook", value_name = "TOKEN")]
     hooks: Vec<String>,
-    /// Keep the tokens at least this long, counted from now, also when the run ends before: `24h`, `7days`
-    #[arg(long, value_name = "DURATION", requires = "hooks", value_parser = humantime::parse_duration)]
+    /// Keep the tokens, also the one that the workflow declares, at least this long, counted from now, also when the
+    /// run ends before: `24h`, `7days`
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     min_retention: Option<Duration>,
     /// What happens when a token is held: `fail` with exit code 3, `attach` to the run that holds it, `deliver` a
     /// payload to it, or `replace` it: it is asked to cancel, and this run begins when that one has ended
@@ -45,9 +46,9 @@ pub struct Args {
     /// Token that the payload is for, of those that the run claims; the first unless given
     #[arg(long, value_name = "TOKEN", requires = "deliver")]
     deliver_token: Option<String>,
-    /// Admit the run now and begin it then: `2030-01-31T08:00:00Z`
-    #[arg(long, value_name = "TIME")]
-    start_at: Option<String>,
+    /// Admit the run now and begin it then: `2030-01-31T08:00:00Z`, or a date for its midnight, UTC
+    #[arg(long, value_name = "TIME", value_parser = super::time::parse)]
+    start_at: Option<Timestamp>,
     /// Name and value to find the run by; may be given several times
     #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = tag)]
     tags: Vec<(String, String)>,
@@ -71,7 +72,8 @@ enum OnConflict {
     Replace,
 }
 
-fn tag(text: &str) -> Result<(String, String), &'static str> {
+/// `NAME=VALUE`
+pub fn tag(text: &str) -> Result<(String, String), &'static str> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -84,11 +86,13 @@ struct Body<'a> {
     id: Option<&'a str>,
     hooks: Vec<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    min_retention: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     on_conflict: Option<OnConflict>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deliver: Option<Deliver<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    start_at: Option<&'a str>,
+    start_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     tags: BTreeMap<&'a str, &'a str>,
 }
@@ -131,7 +135,7 @@ impl Receipt {
                 };
                 format!("the token is held by a run that is {status}{input}")
             }
-            (false, None, None) => "this run exists already".to_owned(),
+            (false, None, None) => "this run was started before, by the same request".to_owned(),
         }
     }
 }
@@ -208,25 +212,25 @@ impl Args {
         let input: &RawValue = serde_json::from_str(&text).context("the input is no JSON")?;
         let payload = self.deliver.as_deref().map(serde_json::from_str::<&RawValue>);
         let payload = payload.transpose().context("the payload is no JSON")?;
-        let hook = |token: &String| match self.min_retention {
-            Some(duration) => {
-                let text = humantime::format_duration(duration).to_string();
-                json!({ "token": token, "min_retention": text })
-            }
-            None => json!({ "token": token }),
-        };
+        if payload.is_some() && !matches!(self.on_conflict, None | Some(OnConflict::Deliver)) {
+            bail!(Usage(
+                "`--deliver` goes with `--on-conflict deliver` alone, which it says by itself"
+            ));
+        }
+        let kept = self.min_retention.map(humantime::format_duration);
         let body = Body {
             workflow: &self.workflow,
             input,
             id: self.id.as_deref(),
-            hooks: self.hooks.iter().map(hook).collect(),
+            hooks: self.hooks.iter().map(|token| json!({ "token": token })).collect(),
+            min_retention: kept.map(|length| length.to_string()),
             on_conflict: self.on_conflict.or(payload.map(|_| OnConflict::Deliver)),
             deliver: payload.map(|payload| Deliver {
                 token: self.deliver_token.as_deref(),
                 payload,
                 when: if self.deliver_always { "always" } else { "conflict" },
             }),
-            start_at: self.start_at.as_deref(),
+            start_at: self.start_at,
             tags: self.tags()?,
         };
         Ok(serde_json::to_string(&body)?)

@@ -138,6 +138,9 @@ impl Engine {
         if let Some(at) = request.start_at {
             asked["start_at"] = json!(at);
         }
+        if request.min_retention_ms > 0 {
+            asked["min_retention_ms"] = json!(request.min_retention_ms);
+        }
         if !request.tags.is_empty() {
             asked["tags"] = json!(request.tags);
         }
@@ -419,6 +422,16 @@ impl Engine {
                     webhook: None,
                 }),
             }
+        }
+        if request.min_retention_ms > 0 && claims.is_empty() {
+            let text = format!(
+                "there is no token to keep: workflow `{}` declares none, and the start names none",
+                workflow.name
+            );
+            return Err(Error::InvalidRequest(text));
+        }
+        for claim in &mut claims {
+            claim.retain_ms = claim.retain_ms.max(request.min_retention_ms);
         }
         let limit_ms = self.0.config.limits.max_retention_ms;
         if let Some(claim) = claims.iter().find(|claim| claim.retain_ms > limit_ms) {

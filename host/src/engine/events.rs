@@ -83,6 +83,7 @@ impl Engine {
             input,
             id: None,
             hooks: Vec::new(),
+            min_retention_ms: 0,
             on_conflict: ConflictPolicy::Fail,
             start_at: None,
             tags: Tags::default(),

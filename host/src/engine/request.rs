@@ -22,6 +22,9 @@ pub struct StartRequest {
     pub id: Option<RunId>,
     /// Claimed beside the token that the workflow declares.
     pub hooks: Vec<StartHook>,
+    /// Least retention of every token that the start claims, in milliseconds; 0 asks for none. The longest of what
+    /// is asked for and declared counts.
+    pub min_retention_ms: u64,
     pub on_conflict: ConflictPolicy,
     /// The run is admitted now and begins then.
     pub start_at: Option<Timestamp>,

@@ -48,6 +48,7 @@ impl Engine {
             input,
             id: request.id,
             hooks: request.hooks,
+            min_retention_ms: 0,
             on_conflict: ConflictPolicy::Fail,
             start_at: None,
             tags: started.tags,

@@ -100,6 +100,7 @@ impl Engine {
             input: workflow.input_from(&payload).into(),
             id: None,
             hooks: Vec::new(),
+            min_retention_ms: 0,
             on_conflict: match workflow.token {
                 Some(_) => ConflictPolicy::Deliver(StartPayload {
                     token: None,

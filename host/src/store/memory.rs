@@ -1356,6 +1356,10 @@ impl Store for MemoryStore {
                 && filter.workflow.as_ref().is_none_or(|name| run.workflow == *name)
                 && filter.created_after.is_none_or(|at| run.created_at >= at)
                 && filter.created_before.is_none_or(|at| run.created_at < at)
+                && filter.parent.as_ref().is_none_or(|parent| {
+                    run.parent
+                        .is_some_and(|(index, ..)| state.runs[index].id == *parent)
+                })
                 && run.tags.contain(&filter.tags)
         };
         let mut newest: Vec<usize> = (0..state.runs.len()).filter(wanted).collect();

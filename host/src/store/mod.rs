@@ -704,6 +704,8 @@ pub struct Loaded {
 pub struct RunFilter {
     pub status: Option<RunStatus>,
     pub workflow: Option<String>,
+    /// Started by this run, or going on for one that was.
+    pub parent: Option<RunId>,
     /// All of these.
     pub tags: Tags,
     /// Admitted then or later.

@@ -124,7 +124,7 @@ async fn works_on(marks: String, then: String) -> WorkflowResult<()> {
                     act(&marks, name).await?;
                     next().await
                 };
-                let results = for_each_bounded(2, 0..50, |n| work(n), |_| ()).await;
+                let results = for_each_bounded(2, 0..50, work, |_| ()).await;
                 for (_, failure) in results.failures() {
                     assert_eq!(failure.kind, FailureKind::Cancelled, "{failure}");
                 }

@@ -6,7 +6,7 @@ use rusqlite::{Connection, TransactionBehavior};
 /// "ONMK", as in `0001_init.sql`.
 pub const APPLICATION_ID: u32 = 0x4F4E_4D4B;
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     include_str!("migrations/0001_init.sql"),
     include_str!("migrations/0002_start_policies.sql"),
     include_str!("migrations/0003_family.sql"),
@@ -17,6 +17,7 @@ const FILES: [&str; 10] = [
     include_str!("migrations/0008_forks.sql"),
     include_str!("migrations/0009_replace.sql"),
     include_str!("migrations/0010_concurrency.sql"),
+    include_str!("migrations/0011_children.sql"),
 ];
 
 /// The version that this build works with.

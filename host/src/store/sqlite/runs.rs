@@ -286,10 +286,12 @@ pub fn get(conn: &Connection, id: &RunId) -> Result<Option<RunInfo>, Failure> {
 
 /// The runs of a list, each way by one index in the order of the list. `?6` holds the tags.
 macro_rules! select_list {
-    ($from:literal, $created_at:literal, $key:literal) => {
+    ($from:literal, $which:literal, $created_at:literal, $key:literal) => {
         select_info!(
             $from,
-            " WHERE (",
+            " WHERE ",
+            $which,
+            " AND (",
             $created_at,
             ", ",
             $key,
@@ -310,9 +312,11 @@ macro_rules! select_list {
     };
 }
 
-const LIST: &str = select_list!("", "runs.created_at", "runs.key");
+const LIST: &str = select_list!("", "TRUE", "runs.created_at", "runs.key");
+const LIST_CHILDREN: &str = select_list!("", "runs.parent = ?7", "runs.created_at", "runs.key");
 const LIST_TAGGED: &str = select_list!(
-    "JOIN tags found ON found.run = runs.key AND found.name = ?7 AND found.value = ?8",
+    "JOIN tags found ON found.run = runs.key",
+    "found.name = ?7 AND found.value = ?8",
     "found.created_at",
     "found.run"
 );
@@ -323,16 +327,27 @@ pub fn list(conn: &Connection, filter: &RunFilter) -> Result<Vec<RunInfo>, Failu
     let after = after.map(|id| place(conn, id)?.ok_or_else(|| Failure::from(decide::no_run(id))));
     let until = filter.created_before.map(|at| (column::time(at), RunKey::MIN));
     let end = [after.transpose()?, until].into_iter().flatten().min();
-    let (created_at, key) = end.unwrap_or((decide::LATEST, RunKey::MAX));
+    let (created_at, before) = end.unwrap_or((decide::LATEST, RunKey::MAX));
     let since = column::time(filter.created_after.unwrap_or(0));
     let status = filter.status.map(RunStatus::as_str);
     let tags = column::to_json(&filter.tags)?;
-    let common = params![created_at, key, since, status, filter.workflow, tags];
-    let runs: rusqlite::Result<_> = match filter.tags.iter().next() {
-        None => readable(conn.prepare_cached(LIST)?.query_map(common, info)?)
+    let common = params![created_at, before, since, status, filter.workflow, tags];
+    let parent = filter.parent.as_ref().map(|id| key(conn, id));
+    let runs: rusqlite::Result<_> = match (parent.transpose()?, filter.tags.iter().next()) {
+        (Some(None), _) => Ok(Vec::new()),
+        (Some(Some(parent)), _) => {
+            let of_parent: Vec<_> = [common, params![parent]].concat();
+            readable(
+                conn.prepare_cached(LIST_CHILDREN)?
+                    .query_map(&of_parent[..], info)?,
+            )
+            .take(filter.limit)
+            .collect()
+        }
+        (None, None) => readable(conn.prepare_cached(LIST)?.query_map(common, info)?)
             .take(filter.limit)
             .collect(),
-        Some((name, value)) => {
+        (None, Some((name, value))) => {
             let tagged: Vec<_> = [common, params![name, value]].concat();
             readable(conn.prepare_cached(LIST_TAGGED)?.query_map(&tagged[..], info)?)
                 .take(filter.limit)
@@ -492,6 +507,10 @@ mod tests {
             (
                 LIST,
                 "SEARCH runs USING INDEX runs_created (created_at>? AND created_at<?)",
+            ),
+            (
+                LIST_CHILDREN,
+                "SEARCH runs USING INDEX runs_of_parent (parent=? AND created_at>? AND created_at<?)",
             ),
             (
                 LIST_TAGGED,
