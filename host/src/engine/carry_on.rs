@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -62,7 +62,8 @@ pub async fn carry_on(engine: Engine, place: Place) {
     let mut untouched = true;
     loop {
         let untouched = std::mem::take(&mut untouched);
-        let activation = activate(&engine, &run, &signal, loaded.take(), untouched);
+        // Boxed at once: it is large, and a task is moved several times before it runs.
+        let activation = Box::pin(activate(&engine, &run, &signal, loaded.take(), untouched));
         let next = match without_panic(activation).await {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => failed(&engine, &run, error).await,
@@ -115,11 +116,10 @@ async fn host_fault(engine: &Engine, run: &RunId, what: String) -> Next {
 }
 
 /// A panic, of the activation or of one of its attempts, stays with its run: its message is an error.
-async fn without_panic<T>(activation: impl Future<Output = T>) -> Result<T, String> {
-    let mut activation = pin!(activation);
+async fn without_panic<T>(mut activation: impl Future<Output = T> + Unpin) -> Result<T, String> {
     poll_fn(|context| {
         // After a panic the future is only dropped.
-        match catch_unwind(AssertUnwindSafe(|| activation.as_mut().poll(context))) {
+        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut activation).poll(context))) {
             Ok(polled) => polled.map(Ok),
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().copied();
@@ -291,7 +291,7 @@ async fn settle(
                 .err()
                 .and_then(|document| continued_with(document));
             entries.push(match input {
-                Some(input) => engine.continuation(run, &replay, input).await?,
+                Some(input) => Box::pin(engine.continuation(run, &replay, input)).await?,
                 None => outcome_entry(outcome, &replay),
             });
             let saved = save(engine, run, replay.seen(), entries, None, logs).await?;

@@ -25,7 +25,8 @@ impl Engine {
             if let NewEntry::Emit(emit) = entry
                 && emit.parts.is_none()
             {
-                emit.parts = Some(match self.emit_parts(emit).await {
+                // Boxed, since every commit of a run holds room for this future.
+                emit.parts = Some(match Box::pin(self.emit_parts(emit)).await {
                     Ok(parts) => Ok(parts),
                     Err(Error::Store(error)) => return Err(error),
                     Err(error) => Err(refusal(&error)),
@@ -35,7 +36,7 @@ impl Engine {
             if let NewEntry::StartChild(child) = entry
                 && child.admission.is_none()
             {
-                let admission = match self.child_admission(parent, child).await {
+                let admission = match Box::pin(self.child_admission(parent, child)).await {
                     Ok(admission) => Ok(Box::new(admission)),
                     Err(Error::Store(error)) => return Err(error),
                     Err(error) => Err(refusal(&error)),

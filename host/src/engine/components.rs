@@ -250,7 +250,11 @@ impl Engine {
     /// When it is not stored or no longer loads.
     pub(super) async fn component(&self, digest: Digest) -> Result<Component> {
         let cell = self.0.components.cell(digest);
-        let component = cell.get_or_try_init(|| async {
+        if let Some(component) = cell.get() {
+            return Ok(component.clone());
+        }
+        // Boxed, since every run holds room for this future, and it is rarely made.
+        let component = Box::pin(cell.get_or_try_init(|| async {
             let stored = self.0.store.component(digest).await?;
             let stored = stored.ok_or(Error::UnknownComponent(digest))?;
             // Other code under this name could do anything to the run.
@@ -258,7 +262,7 @@ impl Engine {
                 return Err(Error::DamagedComponent(digest));
             }
             Ok::<_, Error>(self.0.sandbox.load(stored.bytes).await?)
-        });
+        }));
         Ok(component.await?.clone())
     }
 
