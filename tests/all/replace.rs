@@ -242,6 +242,9 @@ async fn a19_who_was_asked_to_cancel_before_reads_its_hook_too(kind: StoreKind) 
     let (host, _marks) = host(kind).await;
     let old = late(&host, &["t", "go"], false).await;
     host.deliver("t", json!(1)).await.unwrap();
+    // It left nothing in its journal: cancelled before it rests again, it would end at once.
+    let rests = |info: &RunInfo| info.entries == 2 && info.status == RunStatus::Suspended;
+    host.until(&old, rests).await;
     host.engine.shutdown().await;
     host.engine.cancel(&old).await.unwrap();
     let new = start(&host, replacing(request("read_any", json!({}), &["t"])))
