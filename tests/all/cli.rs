@@ -637,11 +637,35 @@ fn refuses_bad_usage() {
         &["start"],
         &["start", "w", "--hook", "t", "--min-retention", "soon"],
         &["runs", "list", "--status", "nope"],
-        &["serve", "--allow-http", "http://host"],
+        &["serve", "--allow-http", "http://host/path"],
+        &["serve", "--allow-http", "any"],
         &["-o", "yaml", "runs", "list"],
     ] {
         run(args).ends_with(2).says("error: ");
     }
+}
+
+#[test]
+fn refuses_authorities_that_are_none() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("ca.pem");
+    let trust = file.to_str().unwrap();
+    let serve = [
+        "serve",
+        "--ephemeral",
+        "--listen",
+        "127.0.0.1:0",
+        "--trust",
+        trust,
+    ];
+    run(&serve).ends_with(1).says("ca.pem` cannot be read");
+    std::fs::write(&file, "no certificate").unwrap();
+    run(&serve).ends_with(1).says("holds no certificate");
+    let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    std::fs::write(&file, nonsense).unwrap();
+    run(&serve)
+        .ends_with(1)
+        .says("an authority that steps are to trust is none");
 }
 
 /// The server's hints speak of requests, the program of its own arguments.

@@ -23,6 +23,7 @@ mod examples;
 mod fanout;
 mod faults;
 mod forks;
+mod grants;
 mod flow_control;
 mod held;
 mod hooks;

@@ -8,8 +8,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use axum::http::Uri;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
@@ -40,9 +42,13 @@ pub struct Args {
     /// Where callers reach this host: what the URLs of webhooks begin with; the address listened on when absent
     #[arg(long, env = "ONEMARK_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
     public_url: Option<Arc<str>>,
-    /// Server that steps may call over HTTP; may be given several times
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Requests that steps may make: `HOST:PORT`, or `[METHOD,…] SCHEME://HOST[:PORT]`, where `HOST` may be a name, an
+    /// address, `*.example.com` or `*` (public addresses only); may be given several times
+    #[arg(long, value_name = "GRANT")]
     allow_http: Vec<HttpGrant>,
+    /// Certificates of authorities, in PEM, that steps trust beside those of the web; may be given several times
+    #[arg(long, value_name = "FILE")]
+    trust: Vec<PathBuf>,
     /// Workflow instances alive at once; those that wait longest make room
     #[arg(long, default_value_t = at_least_one(EngineConfig::default().max_resident), value_name = "N")]
     max_resident: NonZeroUsize,
@@ -128,6 +134,7 @@ impl Args {
             instances: u32::try_from(instances.saturating_add(SPARE_INSTANCES))
                 .context("`--max-resident` and `--max-attempts` are more than any machine holds")?,
             http: self.allow_http,
+            http_authorities: authorities(&self.trust)?,
             public_url: self.public_url.unwrap_or_else(|| listening.into()),
             ..SandboxConfig::default()
         });
@@ -192,4 +199,21 @@ fn public_url(text: &str) -> Result<Arc<str>, String> {
 
 fn at_least_one(number: usize) -> NonZeroUsize {
     NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MIN)
+}
+
+/// The certificates in these files.
+fn authorities(files: &[PathBuf]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let mut all = Vec::new();
+    for file in files {
+        let read = || -> Result<Vec<_>, pem::Error> { CertificateDer::pem_file_iter(file)?.collect() };
+        let read = read().with_context(|| format!("`--trust {}` cannot be read", file.display()))?;
+        if read.is_empty() {
+            bail!(
+                "`--trust {}` holds no certificate: it is to be a PEM file",
+                file.display()
+            );
+        }
+        all.extend(read);
+    }
+    Ok(all)
 }

@@ -31,6 +31,7 @@ pub use component::{Component, LoadError, MAX_COMPONENT_BYTES};
 pub use effects::{NoEffects, StepEffects};
 pub use form::Form;
 pub use grants::{HttpGrant, HttpGrantError};
+pub use host::http::HttpLimits;
 pub use json::{JsonError, read_json};
 pub use logs::{Line, LogSink, NoLogs};
 pub use manifest::{Manifest, ManifestError, SignatureForm, StepManifest, Webhook, WorkflowManifest};

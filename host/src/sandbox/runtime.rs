@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::component::Linker;
 use wasmtime::{
@@ -14,6 +15,7 @@ use wasmtime::{
 
 use super::grants::HttpGrant;
 use super::guest::Guest;
+use super::host::http::{HttpClients, HttpLimits};
 use super::linker;
 use crate::journal::Limits;
 
@@ -29,6 +31,9 @@ pub struct SandboxConfig {
     pub max_memory: u64,
     /// What steps may reach.
     pub http: Vec<HttpGrant>,
+    /// Authorities that steps trust beside those of the web.
+    pub http_authorities: Vec<CertificateDer<'static>>,
+    pub http_limits: HttpLimits,
     /// What the URLs of hooks begin with: where callers reach this host, without a slash at its end.
     pub public_url: Arc<str>,
 }
@@ -41,6 +46,8 @@ impl Default for SandboxConfig {
             instances: 1_500,
             max_memory: limits.workflow_memory.max(limits.step_memory),
             http: Vec::new(),
+            http_authorities: Vec::new(),
+            http_limits: HttpLimits::default(),
             public_url: "http://127.0.0.1:7070".into(),
         }
     }
@@ -54,6 +61,12 @@ pub struct SandboxError(String);
 impl From<wasmtime::Error> for SandboxError {
     fn from(error: wasmtime::Error) -> Self {
         Self(format!("{error:#}"))
+    }
+}
+
+impl From<rustls::Error> for SandboxError {
+    fn from(error: rustls::Error) -> Self {
+        Self(format!("an authority that steps are to trust is none: {error}"))
     }
 }
 
@@ -85,6 +98,7 @@ pub struct Sandbox {
     pub(super) steps: Arc<Linker<Guest>>,
     pub(super) replicas: Arc<Linker<Guest>>,
     pub(super) config: Arc<SandboxConfig>,
+    pub(super) clients: Arc<HttpClients>,
     room: Arc<Semaphore>,
     describing: Arc<Semaphore>,
 }
@@ -95,7 +109,9 @@ impl Sandbox {
     pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         let engine = Engine::new(&deterministic(&config))?;
         tick(engine.weak())?;
+        let clients = HttpClients::new(&config.http_authorities, config.http_limits)?;
         Ok(Self {
+            clients: Arc::new(clients),
             workflows: Arc::new(linker::workflow(&engine)?),
             steps: Arc::new(linker::step(&engine)?),
             replicas: Arc::new(linker::replica(&engine)?),

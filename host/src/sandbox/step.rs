@@ -63,6 +63,7 @@ impl Sandbox {
     pub(super) fn egress(&self) -> HttpEgress {
         HttpEgress {
             grants: self.config.http.as_slice().into(),
+            clients: Some(self.clients.clone()),
         }
     }
 
