@@ -646,6 +646,63 @@ fn refuses_bad_usage() {
 }
 
 #[test]
+fn inspect_says_what_a_component_is_and_asks_for() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("webhooks.wasm");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, webhooks()).unwrap();
+    let shown = run(&["inspect", path]).ends_with(0).stdout;
+    for words in [
+        "digest ",
+        "workflow ",
+        "webhook ",
+        "onemark:workflow@0.1.0",
+        "wasi:filesystem@",
+        "no folder",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let shown = run(&["inspect", path, "-o", "json"]).ends_with(0).stdout;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert!(shown["manifest"]["workflows"].is_array());
+    assert!(
+        shown["imports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|import| import["given"].is_string())
+    );
+
+    // What it asks for is told also where it cannot be deployed.
+    let unknown = br#"(component (import "their:own/thing@1.0.0" (instance)))"#;
+    std::fs::write(&file, wat::parse_bytes(unknown).unwrap()).unwrap();
+    let shown = run(&["inspect", path])
+        .ends_with(1)
+        .says("cannot be deployed")
+        .stdout;
+    assert!(
+        shown.contains("their:own@1.0.0") && shown.contains("unknown to this host"),
+        "{shown}"
+    );
+    let shown = run(&["inspect", path, "-o", "json"]).ends_with(1).stdout;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (&shown["imports"][0]["given"], &shown["manifest"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert!(shown["error"].is_string());
+
+    for (bytes, why) in [
+        (&b""[..], "empty"),
+        (b"text", "does not begin"),
+        (&webhooks()[..5_000], "cannot be deployed"),
+    ] {
+        std::fs::write(&file, bytes).unwrap();
+        run(&["inspect", path]).ends_with(1).says(why);
+    }
+}
+
+#[test]
 fn refuses_authorities_that_are_none() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("ca.pem");

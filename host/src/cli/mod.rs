@@ -13,6 +13,7 @@ mod emit;
 mod fork;
 mod hints;
 mod hooks;
+mod inspect;
 mod journal;
 mod logs;
 mod output;
@@ -76,6 +77,8 @@ impl Global {
 enum Command {
     /// Build a workflow crate into a component
     Build(build::Args),
+    /// Look at a component: its workflows and steps, and what it asks its host for
+    Inspect(inspect::Args),
     /// Run the host: carry runs on and serve the API
     Serve(serve::Args),
     /// Give a component to the server, so that its workflows can start
@@ -141,6 +144,7 @@ pub async fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
     let done = match command {
         Command::Build(args) => build::run(args, &global).await,
+        Command::Inspect(args) => inspect::run(args, global.json()).await,
         Command::Serve(args) => serve::run(args, &global).await,
         Command::Deploy(args) => deploy::run(args, &global).await,
         Command::Components(command) => components::run(command, &global).await,

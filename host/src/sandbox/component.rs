@@ -213,7 +213,7 @@ fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
 }
 
 /// Tells apart what people send by mistake before the compiler sees it.
-fn check_header(bytes: &[u8]) -> Result<(), LoadError> {
+pub(super) fn check_header(bytes: &[u8]) -> Result<(), LoadError> {
     if bytes.len() > MAX_COMPONENT_BYTES {
         let (bytes, limit) = (bytes.len(), MAX_COMPONENT_BYTES);
         return Err(LoadError::TooLarge { bytes, limit });
