@@ -532,6 +532,59 @@ async fn c22_durable_calls_inside_a_step_are_typed_errors() {
     }
 }
 
+// ---- F08 -------------------------------------------------------------------------------------------
+
+/// However a host is configured later, a run keeps the limits that it was admitted with, and so does its replay.
+#[tokio::test(flavor = "multi_thread")]
+async fn f08_a_run_keeps_the_limits_that_it_began_with() {
+    let small = Limits {
+        body_bytes: 10_000,
+        workflow_memory: 32 << 20,
+        ..Limits::default()
+    };
+    let begin = async |host: &TestHost, what: &str, much: u64| {
+        let run = host.start("uses", json!({ "what": what, "much": much })).await;
+        host.reached(&run, RunStatus::Suspended).await;
+        run
+    };
+    let go = async |host: &TestHost, run: &RunId| {
+        host.deliver(&format!("go of {run}"), json!(null)).await.unwrap();
+    };
+    for (before, after) in [
+        (small.clone(), Limits::default()),
+        (Limits::default(), small.clone()),
+    ] {
+        let host = TestHost::with_limits(StoreKind::Sqlite, before.clone()).await;
+        let old = [
+            begin(&host, "result", 20_000).await,
+            begin(&host, "memory", 40).await,
+        ];
+        let config = EngineConfig {
+            limits: after.clone(),
+            ..EngineConfig::default()
+        };
+        let host = host.restart_with(config).await;
+        let new = [
+            begin(&host, "result", 20_000).await,
+            begin(&host, "memory", 40).await,
+        ];
+        for (limits, [result, memory]) in [(before, old), (after, new)] {
+            go(&host, &result).await;
+            go(&host, &memory).await;
+            let is_small = limits == small;
+            let made = if is_small { "too_large" } else { "made 20000" };
+            assert_eq!(host.output(&result).await, made);
+            host.agrees(&result).await;
+            if is_small {
+                assert_eq!(blocked(host.ended(&memory).await).detail["kind"], "out_of_memory");
+            } else {
+                assert_eq!(host.output(&memory).await, "has 40");
+                host.agrees(&memory).await;
+            }
+        }
+    }
+}
+
 // ---- F12 -------------------------------------------------------------------------------------------
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! A step that tries what it is let reach.
+//! What tries how far it may go.
 
 use onemark_sdk::prelude::*;
 use serde_json::{Value, json};
@@ -46,4 +46,27 @@ async fn looks_around(address: &str) -> Result<Value, StepFailed> {
         "env": std::env::vars().collect::<Vec<_>>(),
         "args": std::env::args().collect::<Vec<_>>(),
     }))
+}
+
+/// As many bytes as it is asked for.
+#[step(retries = 0)]
+async fn makes(bytes: usize) -> Result<String, StepFailed> {
+    Ok("x".repeat(bytes))
+}
+
+/// Waits, and then uses so much: bytes of a step's result, or MiB of its own memory.
+#[workflow]
+async fn uses(what: String, much: usize) -> WorkflowResult<String> {
+    let mut go = Hook::<Value>::open(format!("go of {}", run_id()))?;
+    go.next().await?;
+    match what.as_str() {
+        "result" => Ok(match makes(much).await {
+            Ok(made) => format!("made {}", made.len()),
+            Err(failure) => failure.kind.to_string(),
+        }),
+        _ => {
+            let memory = std::hint::black_box(vec![1_u8; much << 20]);
+            Ok(format!("has {}", memory.len() >> 20))
+        }
+    }
 }
