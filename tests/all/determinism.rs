@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onemark::engine::{DivergenceReport, EngineConfig, ReplayReport, RunResult, Verdict};
+use onemark::engine::{DivergenceReport, EngineConfig, Error, ReplayReport, RunResult, Verdict};
 use onemark::ids::RunId;
 use onemark::journal::{Event, Limits, RunStatus};
 use onemark::store::{BlockReason, Blocked};
@@ -312,7 +312,7 @@ async fn f04_a_changed_component_is_stopped_where_it_parts_from_the_journal() {
         let name = change.variant;
         let component = host.engine.deploy(name, variant(name)).await.unwrap().digest;
         let before = host.journal(&run).await;
-        host.engine.upgrade(&run, component).await.unwrap();
+        host.engine.upgrade(&run, component, true).await.unwrap();
         let blocked = blocked(host.ended(&run).await);
         assert_eq!(blocked.reason, BlockReason::Nondeterminism, "{name}");
 
@@ -356,7 +356,7 @@ async fn f04_a_changed_component_is_stopped_where_it_parts_from_the_journal() {
 
     // What comes meanwhile is kept, and the original goes on from where it was.
     host.deliver("t", json!(10)).await.unwrap();
-    host.engine.upgrade(&run, original).await.unwrap();
+    host.engine.upgrade(&run, original, false).await.unwrap();
     assert_eq!(host.output(&run).await, 13);
     let journal = host.journal(&run).await;
     assert_eq!(journal[..recorded.len()], recorded);
@@ -400,10 +400,48 @@ async fn f04_another_end_differs_only_from_a_journal_that_has_one() {
         .await
         .unwrap()
         .digest;
-    host.engine.upgrade(&live, component).await.unwrap();
+    host.engine.upgrade(&live, component, false).await.unwrap();
     host.deliver("live", json!(10)).await.unwrap();
     assert_eq!(host.output(&live).await, 14);
     host.agrees(&live).await;
+}
+
+/// A build that is deployed while runs are at work is for new runs; one that is at work is moved to it only where it
+/// does what the run did.
+#[tokio::test(flavor = "multi_thread")]
+async fn f06_runs_keep_their_component_until_one_that_replays_them_takes_over() {
+    let mut host = TestHost::new().await;
+    let old = changing(&host, "old").await;
+    let before = host.engine.run(&old).await.unwrap();
+    let journal = host.journal(&old).await;
+    for change in &CHANGES {
+        let name = change.variant;
+        // Under the name of the deployment that the run came from.
+        let component = host
+            .engine
+            .deploy("programs", variant(name))
+            .await
+            .unwrap()
+            .digest;
+        let refused = host.engine.upgrade(&old, component, false).await.unwrap_err();
+        let Error::DoesNotReplay { verdict, .. } = &refused else {
+            panic!("{name}: {refused:?}");
+        };
+        assert!(matches!(**verdict, Verdict::Diverged(_)), "{name}: {verdict:?}");
+        let fresh = host.start_with("changing", json!({}), &[name]).await;
+        assert_eq!(
+            host.engine.run(&fresh).await.unwrap().component,
+            component,
+            "{name}"
+        );
+    }
+    // Whatever was tried, nothing is left of it, over a restart as well.
+    host = host.restart().await;
+    host.reached(&old, RunStatus::Suspended).await;
+    let after = host.engine.run(&old).await.unwrap();
+    assert_eq!((after.component, after.blocked), (before.component, None));
+    assert_eq!(host.journal(&old).await, journal);
+    host.agrees(&old).await;
 }
 
 /// A workflow that ends where the journal has it call.
@@ -646,7 +684,7 @@ async fn f12_a_trap_blocks_the_run_and_a_mended_component_goes_on() {
         .unwrap()
         .digest;
     for (how, run, _) in &runs {
-        let info = host.engine.upgrade(run, mended).await.unwrap();
+        let info = host.engine.upgrade(run, mended, false).await.unwrap();
         assert_eq!(info.component, mended);
         assert_eq!(host.output(run).await, "saved, mended", "{how}");
         let events = [

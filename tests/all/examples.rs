@@ -108,7 +108,7 @@ async fn d01_a_refund_whose_step_a_deploy_cuts_off_is_paid_once() {
         if new_host {
             host = host.restart().await;
         } else {
-            let moved = host.engine.upgrade(&run, build.digest).await.unwrap();
+            let moved = host.engine.upgrade(&run, build.digest, false).await.unwrap();
             assert_eq!(moved.component, build.digest);
         }
         assert_eq!(host.output(&run).await, json!("refund-1"));

@@ -67,7 +67,7 @@ async fn a_panic_blocks_its_run_and_gives_the_place_back() {
 
     clock.clock.advance(Duration::from_secs(1));
     let component = engine.run(&run).await.unwrap().component;
-    engine.upgrade(&run, component).await.unwrap();
+    engine.upgrade(&run, component, false).await.unwrap();
     let ended = engine.result(&run, PATIENCE).await.unwrap();
     assert_eq!(ended.status, RunStatus::Completed);
 }
@@ -96,7 +96,7 @@ async fn a_stored_component_that_changed_is_not_run() {
 
     let digest = host.engine.deploy("programs", programs()).await.unwrap().digest;
     let host = host.restart().await;
-    host.engine.upgrade(&run, digest).await.unwrap();
+    host.engine.upgrade(&run, digest, false).await.unwrap();
     host.output(&run).await;
     host.agrees(&run).await;
 }

@@ -349,7 +349,7 @@ async fn c10_an_upgrade_cuts_nothing_off_that_runs_once() {
     let workflow = "programs/runs_once";
     let run = host.start(workflow, input).await;
     marks.reached("done", 1).await;
-    host.engine.upgrade(&run, mended.digest).await.unwrap();
+    host.engine.upgrade(&run, mended.digest, false).await.unwrap();
     marks.let_go();
     assert_eq!(host.output(&run).await, "done");
     assert_eq!(marks.count("done"), 1);

@@ -228,7 +228,7 @@ impl From<Error> for ApiError {
                 .detail("run_id", run)
                 .detail("component", component)
                 .detail("verdict", verdict)
-                .hint("mend the component, fork at an earlier entry, or say `force: true`"),
+                .hint("mend the component, fork the run at an earlier entry, or say `force: true`"),
 
             Error::RunNotFound(run) => new(S::NOT_FOUND, "run_not_found").detail("run_id", run),
             Error::ScheduleNotFound(name) => new(S::NOT_FOUND, "schedule_not_found")

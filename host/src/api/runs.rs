@@ -393,6 +393,9 @@ pub async fn result(
 pub struct UpgradeBody {
     /// A digest, or the name of a deployment.
     component: String,
+    /// Also where it does not replay the run.
+    #[serde(default)]
+    force: bool,
 }
 
 /// `POST /v1/runs/{id}/upgrade`
@@ -402,7 +405,7 @@ pub async fn upgrade(
     JsonBody(body): JsonBody<UpgradeBody>,
 ) -> Result<Json<RunInfo>> {
     let digest = engine.component_named(&body.component).await?;
-    Ok(Json(engine.upgrade(&RunId::new(id)?, digest).await?))
+    Ok(Json(engine.upgrade(&RunId::new(id)?, digest, body.force).await?))
 }
 
 /// `POST /v1/runs/{id}/cancel`: its workflow is told, and ends in its time. 202 until it has.

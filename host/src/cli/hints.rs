@@ -18,7 +18,9 @@ pub fn of(code: &str) -> Option<&'static str> {
             "`onemark deliver` reaches the run that holds it; `onemark start --on-conflict` says what else may happen"
         }
         "unkeyed_steps" => "look at the steps, then say `--yes`, or give them keys made from data",
-        "does_not_replay" => "mend the component, fork at an earlier entry, or say `--force`",
+        "does_not_replay" => {
+            "mend the component, fork the run at an earlier entry (`onemark runs fork`), or say `--force`"
+        }
         "entry_not_found" => "`onemark journal RUN` lists the entries",
         "run_not_found" => "`onemark runs list` lists the runs",
         "hook_not_found" => "`onemark runs show RUN` lists the hooks of a run",

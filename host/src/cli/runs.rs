@@ -61,6 +61,9 @@ pub enum Command {
         /// Digest of the component, or name of a deployment
         #[arg(long)]
         component: String,
+        /// Do so also where the component does something else than the run's journal holds
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -306,7 +309,11 @@ pub async fn run(command: Command, global: &Global) -> anyhow::Result<ExitCode> 
         Command::Logs(args) => logs::run(args, global).await?,
         Command::Streams { run } => streams(&run, global).await?,
         Command::Stream(args) => stream(args, global).await?,
-        Command::Upgrade { run, component } => upgrade(&run, &component, global).await?,
+        Command::Upgrade {
+            run,
+            component,
+            force,
+        } => upgrade(&run, &component, force, global).await?,
     }
     Ok(Exit::Done.into())
 }
@@ -521,8 +528,8 @@ async fn retry_all(args: RetryArgs, global: &Global) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn upgrade(id: &str, component: &str, global: &Global) -> anyhow::Result<()> {
-    let body = serde_json::json!({ "component": component }).to_string();
+async fn upgrade(id: &str, component: &str, force: bool, global: &Global) -> anyhow::Result<()> {
+    let body = serde_json::json!({ "component": component, "force": force }).to_string();
     act(id, "upgrade", body, global).await
 }
 

@@ -88,7 +88,7 @@ impl Engine {
             None => run.component,
         };
         if component != run.component {
-            self.check_component(of, &run.workflow, component, shared, request.force)
+            self.check_component(of, &run.workflow, component, shared.to_vec(), request.force)
                 .await?;
         }
         Ok(NewFork {
@@ -107,23 +107,26 @@ impl Engine {
     }
 
     /// Whether a component can carry on what these entries hold.
-    async fn check_component(
+    pub(super) async fn check_component(
         &self,
         run: &RunId,
         workflow: &str,
         digest: Digest,
-        shared: &[Entry],
+        entries: Vec<Entry>,
         force: bool,
     ) -> Result<()> {
         let component = self.component(digest).await?;
         if !component.manifest.workflows.contains_key(workflow) {
-            let text = format!("component {} has no workflow `{workflow}`", digest.short());
+            let text = format!(
+                "component {} has no workflow `{workflow}`, which run {run} executes",
+                digest.short()
+            );
             return Err(Error::InvalidRequest(text));
         }
         if force {
             return Ok(());
         }
-        let report = verify(&self.0.sandbox, &component, run, shared.to_vec()).await;
+        let report = verify(&self.0.sandbox, &component, run, entries).await;
         let what = match &report.verdict {
             Verdict::Agrees => return Ok(()),
             Verdict::Diverged(divergence) => divergence.message.clone(),

@@ -213,22 +213,22 @@ impl Engine {
     }
 
     /// Moves a live run to another stored component, by digest, and lets it go on. What blocked it is cleared.
-    /// Whether the component agrees with the journal shows when it goes on: if not, the run is blocked again.
+    ///
+    /// The component replays the run first, unless `force` says that it need not; what it then does otherwise shows when
+    /// the run goes on, which is blocked again.
     ///
     /// # Errors
     /// [`Error::UnknownComponent`], [`Error::InvalidRequest`] when the component lacks the run's workflow,
-    /// [`Error::RunNotFound`], [`Error::RunEnded`].
-    pub async fn upgrade(&self, run: &RunId, digest: Digest) -> Result<RunInfo> {
-        let info = self.run(run).await?;
-        let component = self.component(digest).await?;
-        if !component.manifest.workflows.contains_key(&info.workflow) {
-            let text = format!(
-                "component {} has no workflow `{}`, which run {run} executes",
-                digest.short(),
-                info.workflow
-            );
-            return Err(Error::InvalidRequest(text));
+    /// [`Error::DoesNotReplay`], [`Error::RunNotFound`], [`Error::RunEnded`].
+    pub async fn upgrade(&self, run: &RunId, digest: Digest, force: bool) -> Result<RunInfo> {
+        let loaded = self.0.store.load(run, 0).await?;
+        let loaded = loaded.ok_or_else(|| Error::RunNotFound(run.clone()))?;
+        if loaded.run.status.is_terminal() {
+            let (run, status) = (run.clone(), loaded.run.status);
+            return Err(Error::RunEnded { run, status });
         }
+        self.check_component(run, &loaded.run.workflow, digest, loaded.entries, force)
+            .await?;
         let upgraded = self.0.store.upgrade(run, digest, self.0.clock.now()).await;
         match upgraded.inspect_err(|error| self.note_failure(error))? {
             Upgraded::Done => self.wake(run),
