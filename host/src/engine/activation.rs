@@ -392,6 +392,7 @@ impl Activation {
             }
             let scheduled = &replay.entries()[open.scheduled as usize];
             let refused = replay.is_cancelled(*call);
+            let asked = open.cancelled && !replay.is_shielded(*call);
             let step = Pending {
                 call: *call,
                 step: open.step.clone(),
@@ -400,12 +401,12 @@ impl Activation {
                 input: Body::shared_text(scheduled.body.as_ref()),
                 attempts: open.attempts,
                 forgiven: open.forgiven,
-                cancelled: open.cancelled || refused.is_some(),
+                cancelled: asked || refused.is_some(),
             };
             if step.cancelled {
                 let unknown = match open.last {
                     // One may have begun that the journal does not know.
-                    LastAttempt::None => open.cancelled || refused == Some(true),
+                    LastAttempt::None => asked || refused == Some(true),
                     LastAttempt::Begun => true,
                     LastAttempt::Failed { outcome_unknown, .. } => outcome_unknown,
                 };
@@ -436,9 +437,10 @@ impl Activation {
     }
 
     /// The run is to end: steps without an attempt get none, those with one get a grace time.
-    fn cancel_steps(&mut self) {
+    fn cancel_steps(&mut self, replay: &Replay) {
         self.take_up(usize::MAX);
-        let mut calls: Vec<_> = self.steps.keys().copied().collect();
+        let calls = self.steps.keys().copied();
+        let mut calls: Vec<_> = calls.filter(|call| !replay.is_shielded(*call)).collect();
         calls.sort_unstable();
         for call in calls {
             if self.is_running(call) {
@@ -993,7 +995,7 @@ impl Activation {
             return Err(Stop::Ended);
         }
         if cancelled {
-            self.cancel_steps();
+            self.cancel_steps(replay);
         }
         Ok(())
     }

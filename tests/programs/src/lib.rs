@@ -19,6 +19,7 @@ mod marks;
 mod misbehaviour;
 mod odd;
 mod output;
+mod plans;
 mod steps;
 mod timers;
 mod typed;
