@@ -206,6 +206,41 @@ async fn e06_what_undoes_comes_to_its_end_whenever_the_request_comes() {
     }
 }
 
+/// A run that was asked, and undoes what it did, goes on with that when its time is over too, for as long as its grace.
+#[tokio::test(flavor = "multi_thread")]
+async fn e07_the_end_of_its_time_cancels_nothing_in_a_run_that_was_asked_before() {
+    for restart in [false, true] {
+        let (mut host, marks) = host(StoreKind::Sqlite).await;
+        marks.hold("undo");
+        let run = host
+            .start("undoes_in_time", json!({ "marks": marks.url() }))
+            .await;
+        host.reached(&run, RunStatus::Suspended).await;
+        host.engine.cancel(&run).await.unwrap();
+        marks.reached("undo", 1).await;
+        host.advance(Duration::from_secs(3600));
+        let asked = async |host: &TestHost| {
+            let events = host.events(&run).await;
+            events.into_iter().filter(|it| *it == "cancel_requested").count()
+        };
+        while asked(&host).await < 2 {
+            tokio::task::yield_now().await;
+        }
+        if restart {
+            host = host.restart().await;
+        }
+        // Longer than an attempt has that is cancelled.
+        host.advance(Duration::from_secs(11));
+        marks.let_go();
+        while !host.engine.run(&run).await.unwrap().status.is_terminal() {
+            host.advance(Duration::from_millis(1));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(host.ended(&run).await.status, RunStatus::Completed, "{restart}");
+        host.agrees(&run).await;
+    }
+}
+
 /// The request comes when the workflow has returned and a child has not ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn e08_a_request_that_comes_while_a_child_is_awaited_reaches_the_next_run() {

@@ -567,9 +567,13 @@ impl Activation {
         self.save(replay, None).await?;
         let now = self.engine.0.clock.now();
         let mut steps = replay.work().steps.iter();
-        let held = steps.find_map(|(call, open)| Some((*call, open, open.hold(now)?)));
+        // One that was cancelled in this commit has an outcome, which the next one saves.
+        let held = steps.find_map(|(call, open)| {
+            let hold = open.hold(now).filter(|_| self.steps.contains_key(call))?;
+            Some((*call, open, hold))
+        });
         let Some((call, open, hold)) = held else {
-            // The clock was set back.
+            // Or the clock was set back.
             self.requeue_held(replay);
             return Ok(());
         };
@@ -988,7 +992,9 @@ impl Activation {
             return Err(Stop::Reload);
         }
         let cancels = |entry: &Entry| matches!(entry.event, Event::CancelRequested { .. });
-        let cancelled = entries.iter().any(cancels);
+        // Once it was asked, what it calls is to undo something: that its time is over too cancels nothing.
+        let first = replay.work().cancel_requested.is_none();
+        let cancelled = first && entries.iter().any(cancels);
         replay.extend(entries).map_err(Stop::Replay)?;
         self.logs.set_position(replay.seen());
         if replay.status().is_terminal() {

@@ -239,6 +239,13 @@ async fn undoes(marks: String, how: String) -> WorkflowResult<()> {
     Ok(())
 }
 
+/// As `undoes`, in an hour.
+#[workflow(timeout = "1h", timeout_grace = "1m")]
+async fn undoes_in_time(marks: String) -> WorkflowResult<()> {
+    assert!(sleep(Duration::from_secs(7200)).await.is_err());
+    Ok(undo_at_last(&marks, "undo").await?)
+}
+
 /// Goes on as another run, but a child of it ends first.
 #[workflow]
 async fn continues_after_its_child(n: u32) -> WorkflowResult<()> {
