@@ -569,6 +569,29 @@ async fn e05_a_run_that_only_waits_is_told_also_when_its_instance_is_gone() {
     }
 }
 
+/// Whether the request comes before a step blocks the run, after, or between the two, nobody has to ask again.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_run_that_is_asked_while_it_becomes_blocked_ends() {
+    for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+        let host = TestHost::on(kind).await;
+        for n in 0..100_u32 {
+            let token = format!("{n}");
+            let input = json!({ "good_from_attempt": 5, "fatal": false, "token": token });
+            let run = host.start("waits_for_help", input).await;
+            host.until(&run, |info| info.entries > u64::from(n % 3)).await;
+            // Two attempts, 1 ms apart.
+            let asked_at = std::time::Instant::now() + Duration::from_micros(60 * u64::from(n));
+            while std::time::Instant::now() < asked_at {
+                tokio::task::yield_now().await;
+            }
+            host.engine.cancel(&run).await.unwrap();
+            host.until(&run, |info| info.status.is_terminal()).await;
+            assert_eq!(host.ended(&run).await.status, RunStatus::Cancelled);
+            host.agrees(&run).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn e05_a_blocked_run_ends_at_once() {
     let host = TestHost::new().await;

@@ -579,6 +579,10 @@ impl Activation {
         };
         let why = held::blocked(&self.run, call, open, hold, replay);
         block(&self.engine, &self.run, why).await;
+        if let Err(error) = self.engine.end_if_asked_since(&self.run, replay.seen()).await {
+            // It stays blocked until somebody decides, or asks once more.
+            tracing::warn!(run = %self.run, %error, "a request to cancel may wait for the run that is blocked");
+        }
         if let Some((call, attempt)) = self.alone.take() {
             self.spawn(call, attempt);
         }
