@@ -586,7 +586,9 @@ async fn e05_a_run_that_is_asked_while_it_becomes_blocked_ends() {
             }
             host.engine.cancel(&run).await.unwrap();
             host.until(&run, |info| info.status.is_terminal()).await;
-            assert_eq!(host.ended(&run).await.status, RunStatus::Cancelled);
+            // Failed, where the last attempt was at work: its outcome counts.
+            let ends = [RunStatus::Cancelled, RunStatus::Failed];
+            assert!(ends.contains(&host.ended(&run).await.status));
             host.agrees(&run).await;
         }
     }
