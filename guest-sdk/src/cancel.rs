@@ -33,8 +33,8 @@ pub enum CancelReason {
 /// its result, and then the next call does: a step that would begin, a sleep, a payload, a child.
 ///
 /// It is told once. After that failure, and after this future, whatever is called works as ever, so that a workflow can
-/// undo what it did. Steps also do so after any other failure. A workflow that undoes something without having met a
-/// failure awaits this future before, or uses [`Saga`]. Outside of workflow code it never completes.
+/// undo what it did. Steps also do so after any other failure. What must come to its end whenever the request comes
+/// is [`shielded`], as all is that a [`Saga`] undoes. Outside of workflow code it never completes.
 ///
 /// ```
 /// # use onemark_sdk::prelude::*;
@@ -76,6 +76,7 @@ impl Future for Cancelled {
             .get_or_insert_with(|| Operation::new(context::cancellation(), WhenDropped::Release));
         let reason = ready!(Pin::new(request).poll(context));
         self.done = true;
+        part_told();
         let reason = reason.ok().and_then(|reason| serde_json::from_str(&reason).ok());
         Poll::Ready(reason.unwrap_or(CancelReason::Requested))
     }
@@ -87,7 +88,58 @@ impl FusedFuture for Cancelled {
     }
 }
 
+/// Does `work` to its end, whether or not the run is asked to cancel before or meanwhile.
+///
+/// Its steps are carried out and tried again, its sleeps last, its payloads and children are waited for. The request is
+/// not lost: the first thing after it hears of it. For what undoes something, or gives something back; a [`Saga`] does
+/// so by itself. Whoever cannot wait may still terminate the run (`onemark runs terminate`).
+///
+/// ```
+/// # use onemark_sdk::prelude::*;
+/// # use onemark_sdk::shielded;
+/// # #[step] async fn lock(name: &str) -> Result<(), StepFailed> { Ok(()) }
+/// # #[step] async fn work(name: &str) -> Result<u32, StepFailed> { Ok(1) }
+/// # #[step] async fn unlock(name: &str) -> Result<(), StepFailed> { Ok(()) }
+/// # async fn example(name: &str) -> WorkflowResult<u32> {
+/// lock(name).await?;
+/// let done = work(name).await;
+/// shielded(unlock(name)).await?;
+/// Ok(done?)
+/// # }
+/// ```
+pub fn shielded<F: Future>(work: F) -> Shielded<F> {
+    Shielded { work: Box::pin(work) }
+}
+
+/// The future of [`shielded`].
+#[must_use = "nothing is done unless it is awaited"]
+pub struct Shielded<F> {
+    work: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Shielded<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let around = shield(true);
+        let polled = self.work.as_mut().poll(context);
+        shield(around);
+        polled
+    }
+}
+
+/// Puts the shield up or down and says where it was.
+fn shield(on: bool) -> bool {
+    let before = SHIELD.replace(on);
+    if before != on && sandbox::current() == Sandbox::Workflow {
+        context::shield(on);
+    }
+    before
+}
+
 thread_local! {
+    /// What is being polled takes no notice of a request to cancel.
+    static SHIELD: Cell<bool> = const { Cell::new(false) };
     /// The part of the workflow that is being polled and is told on its own that the run is to cancel.
     static PART: RefCell<Option<Rc<Cell<bool>>>> = const { RefCell::new(None) };
 }
@@ -99,12 +151,19 @@ pub(crate) struct Part<F> {
 }
 
 impl<F> Part<F> {
-    pub(crate) fn new(work: F) -> Self {
+    /// `told` where whoever makes it was told before.
+    pub(crate) fn new(work: F, told: bool) -> Self {
         Self {
             work: Box::pin(work),
-            told: Rc::default(),
+            told: Rc::new(Cell::new(told)),
         }
     }
+}
+
+/// Whether what is being polled was told that the run is to cancel, so that it may be undoing what it did.
+pub(crate) fn is_told() -> bool {
+    let part = PART.with_borrow(|part| part.as_ref().map(|told| told.get()));
+    part.unwrap_or_else(|| sandbox::current() == Sandbox::Workflow && context::is_cancel_heard())
 }
 
 impl<F: Future> Future for Part<F> {
@@ -121,22 +180,28 @@ impl<F: Future> Future for Part<F> {
 /// The part that is being polled is about to wait for something: the failure that tells it, if the run is to cancel.
 pub(crate) fn check<E>(call: &str) -> Result<(), Failure<E>> {
     let told = PART.with_borrow(|part| part.as_ref().is_none_or(|told| told.get()));
-    if told || sandbox::current() != Sandbox::Workflow || !context::is_cancel_requested() {
+    if told || SHIELD.get() || sandbox::current() != Sandbox::Workflow || !context::is_cancel_requested() {
         return Ok(());
     }
-    part_heard();
+    part_told();
     let message = "the run was asked to cancel";
     Err(Failure::local(call, FailureKind::Cancelled, message))
 }
 
-/// The part that is being polled met a failure: it may be undoing what it did.
-pub(crate) fn part_heard() {
+/// The part that is being polled met a failure: in a run that is to cancel it may be undoing what it did.
+pub(crate) fn part_failed() {
+    let is_part = PART.with_borrow(Option::is_some);
+    if is_part && !SHIELD.get() && sandbox::current() == Sandbox::Workflow && context::is_cancel_requested() {
+        part_told();
+    }
+}
+
+fn part_told() {
     PART.with_borrow(|part| part.iter().for_each(|told| told.set(true)));
 }
 
-/// From here on everything works as ever, also in a run that is to cancel.
+/// From here on everything works as ever in a run that is to cancel.
 async fn heard() {
-    part_heard();
     if sandbox::current() == Sandbox::Workflow && context::is_cancel_requested() {
         cancelled().await;
     }
@@ -146,7 +211,7 @@ async fn heard() {
 ///
 /// Each time that something is done, say what would undo it: a call of a step, which runs only if it comes to that.
 /// When the work fails, also when the run is cancelled, what was said runs one after another, the last first, and
-/// the work's error is passed on.
+/// the work's error is passed on. It is [`shielded`]: a run that is asked to cancel while it undoes goes on undoing.
 ///
 /// ```
 /// # use onemark_sdk::prelude::*;
@@ -195,7 +260,7 @@ impl Saga {
         heard().await;
         let mut failed: Option<WorkflowError> = None;
         while let Some(undo) = saga.undo.pop() {
-            if let Err(error) = undo.await {
+            if let Err(error) = shielded(undo).await {
                 failed.get_or_insert(error);
             }
         }

@@ -183,11 +183,8 @@ pub(crate) async fn awaited_children() {
     let awaited = AWAITED.with_borrow_mut(std::mem::take);
     for child in awaited {
         // How they end is their own affair, and a run that is asked to cancel still waits.
-        while Operation::new(child.outcome(), WhenDropped::Release)
-            .await
-            .is_err_and(|document| Failure::untyped("child", &document).kind == FailureKind::Cancelled)
-        {
-        }
+        let ended = async { Operation::new(child.outcome(), WhenDropped::Release).await };
+        drop(cancel::shielded(ended).await);
     }
 }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use futures::stream::{self, StreamExt as _};
 
-use crate::cancel::Part;
+use crate::cancel::{self, Part};
 
 /// Does `work` for every item, at most `at_once` of them at a time, and goes on when some fail.
 ///
@@ -19,6 +19,7 @@ use crate::cancel::Part;
 ///
 /// When the run is asked to cancel, each item is told on its own, by the failure
 /// [`Cancelled`](crate::FailureKind::Cancelled) of the next thing that it calls; so those that have not begun do nothing.
+/// Where the workflow was told before, and works through what it has to undo, all are done as ever.
 ///
 /// ```
 /// # use onemark_sdk::prelude::*;
@@ -53,8 +54,9 @@ where
         of: items.len(),
     };
     let mut results: Vec<_> = items.iter().map(|_| None).collect();
+    let told = cancel::is_told();
     let numbered = stream::iter(items).enumerate().map(|(n, item)| {
-        let result = Part::new(work(item));
+        let result = Part::new(work(item), told);
         async move { (n, result.await) }
     });
     let mut ended = pin!(numbered.buffer_unordered(at_once));

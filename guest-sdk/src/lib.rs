@@ -170,7 +170,7 @@ mod bindings {
 pub use blob::{Blob, BlobReader, BlobWriter};
 #[cfg(not(target_family = "wasm"))]
 pub use block_on::block_on;
-pub use cancel::{CancelReason, Cancelled, Saga, cancelled};
+pub use cancel::{CancelReason, Cancelled, Saga, Shielded, cancelled, shielded};
 pub use child::{Child, ChildCall, ParentEnd, child};
 pub use closure::{ClosureCall, step, typed_step};
 pub use event::{EmittedRun, emit};

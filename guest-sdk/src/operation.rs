@@ -43,7 +43,7 @@ impl Future for Operation {
         let promise = self.promise.take().expect("not polled after completion");
         let outcome = promise.take();
         if outcome.is_err() {
-            cancel::part_heard();
+            cancel::part_failed();
         }
         Poll::Ready(outcome)
     }

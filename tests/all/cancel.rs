@@ -164,6 +164,205 @@ async fn e05_what_undoes_runs_also_when_the_workflow_failed_by_itself() {
     }
 }
 
+/// Whenever the request comes, what undoes comes to its end: each of the three parts needs three attempts.
+#[tokio::test(flavor = "multi_thread")]
+async fn e06_what_undoes_comes_to_its_end_whenever_the_request_comes() {
+    for how in ["many", "asked", "saga", "shielded"] {
+        for after in ["", "undo-2", "undo-0"] {
+            for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+                let marks = Marks::start().await;
+                let mut host =
+                    TestHost::with(kind, EngineConfig::default(), None, &[marks.authority()]).await;
+                marks.hold(after);
+                let run = host
+                    .start("undoes", json!({ "marks": marks.url(), "how": how }))
+                    .await;
+                match (how, after) {
+                    ("many" | "asked", "") => drop(host.reached(&run, RunStatus::Suspended).await),
+                    ("many" | "asked", _) => break,
+                    (_, "") => drop(host.until(&run, |info| info.entries > 1).await),
+                    _ => marks.reached(after, 1).await,
+                }
+                host.engine.cancel(&run).await.unwrap();
+                host.until(&run, |info| info.cancel_requested.is_some()).await;
+                if after == "undo-0" {
+                    // What was at work is begun again.
+                    host = host.restart().await;
+                }
+                marks.let_go();
+                let ended = host.ended(&run).await;
+                let status = match how {
+                    "asked" => RunStatus::Completed,
+                    _ => RunStatus::Cancelled,
+                };
+                assert_eq!(ended.status, status, "{how}, {after}: {ended:?}");
+                for part in ["undo-0", "undo-1", "undo-2"] {
+                    let attempts = marks.all().into_iter().filter(|mark| mark.name == part);
+                    assert_eq!(attempts.map(|mark| mark.attempt).max(), Some(3), "{how}, {after}");
+                }
+                host.agrees(&run).await;
+            }
+        }
+    }
+}
+
+/// A run that was asked, and undoes what it did, goes on with that when its time is over too, for as long as its grace.
+#[tokio::test(flavor = "multi_thread")]
+async fn e07_the_end_of_its_time_cancels_nothing_in_a_run_that_was_asked_before() {
+    for restart in [false, true] {
+        let (mut host, marks) = host(StoreKind::Sqlite).await;
+        marks.hold("undo");
+        let run = host
+            .start("undoes_in_time", json!({ "marks": marks.url() }))
+            .await;
+        host.reached(&run, RunStatus::Suspended).await;
+        host.engine.cancel(&run).await.unwrap();
+        marks.reached("undo", 1).await;
+        host.advance(Duration::from_secs(3600));
+        let asked = async |host: &TestHost| {
+            let events = host.events(&run).await;
+            events.into_iter().filter(|it| *it == "cancel_requested").count()
+        };
+        while asked(&host).await < 2 {
+            tokio::task::yield_now().await;
+        }
+        if restart {
+            host = host.restart().await;
+        }
+        // Longer than an attempt has that is cancelled.
+        host.advance(Duration::from_secs(11));
+        marks.let_go();
+        while !host.engine.run(&run).await.unwrap().status.is_terminal() {
+            host.advance(Duration::from_millis(1));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(host.ended(&run).await.status, RunStatus::Completed, "{restart}");
+        host.agrees(&run).await;
+    }
+}
+
+/// The request comes when the workflow has returned and a child has not ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn e08_a_request_that_comes_while_a_child_is_awaited_reaches_the_next_run() {
+    for restart in [false, true] {
+        for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+            let mut host = TestHost::on(kind).await;
+            let run = host.start("continues_after_its_child", json!({ "n": 0 })).await;
+            host.reached(&run, RunStatus::Suspended).await;
+            host.engine.cancel(&run).await.unwrap();
+            host.until(&run, |info| info.cancel_requested.is_some()).await;
+            if restart {
+                host = host.restart().await;
+            }
+            let child = RunId::new(format!("child of {run}")).unwrap();
+            host.engine.cancel(&child).await.unwrap();
+            let ended = host.ended(&run).await;
+            let Some(Event::Continued { run: next }) = host.journal(&run).await.pop().map(|last| last.event)
+            else {
+                panic!("the run goes on: {ended:?}");
+            };
+            assert_eq!(host.ended(&next).await.status, RunStatus::Cancelled);
+            host.agrees(&run).await;
+            host.agrees(&next).await;
+        }
+    }
+}
+
+/// A plan in which somebody may wait (`waits`) and something may fail (`fails`). Of several things that go on together
+/// each waits only before anything else: who goes on after another was told is not told again.
+fn plan(random: &mut impl FnMut(usize) -> usize, depth: usize, waits: bool, fails: bool) -> Value {
+    let leaf = depth == 0 || random(4) == 0;
+    let waiting = ["sleep", "hook", "child", "retry"];
+    match random(if leaf { 6 } else { 8 }) {
+        kind if leaf => match kind {
+            0 => json!("act"),
+            1 => json!("closure"),
+            2 => json!("nap"),
+            3 if fails => json!("fail"),
+            _ if waits => json!(waiting[random(4)]),
+            _ => json!("act"),
+        },
+        kind => {
+            let mut parts = |waits: bool| -> Vec<Value> {
+                let count = 1 + random(4);
+                (0..count)
+                    .map(|_| plan(random, depth - 1, waits, fails))
+                    .collect()
+            };
+            match kind {
+                0 | 1 => json!({ "sequence": parts(waits) }),
+                2 => {
+                    let mut all = parts(false);
+                    all.extend(waiting.iter().filter(|_| waits).map(|it| json!(it)));
+                    json!({ "join": all })
+                }
+                3 => json!({ "each": parts(waits) }),
+                4 | 5 => json!({ "saga": parts(waits) }),
+                6 => json!({ "within": plan(random, depth - 1, waits, fails) }),
+                _ => json!({ "mend": plan(random, depth - 1, waits, fails) }),
+            }
+        }
+    }
+}
+
+/// Plans of all kinds, asked at any time, while instances are given up and hosts end: each run ends, undoes what it said
+/// it would (the guest traps where it did not), and its replay agrees.
+async fn any_plan(kind: StoreKind, seed: u64) {
+    let mut state = seed;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    let config = EngineConfig {
+        max_resident: 3,
+        idle: Duration::ZERO,
+        ..EngineConfig::default()
+    };
+    let mut host = TestHost::with(kind, config, None, &[]).await;
+    let mut runs = Vec::new();
+    for n in 0..24 {
+        let plan = json!({ "sequence": [plan(&mut random, 3, true, n % 2 == 0), "sleep"] });
+        let run = host.start("carries_out", json!({ "plan": plan })).await;
+        runs.push((run, plan));
+        if random(8) == 0 {
+            host = host.restart().await;
+        }
+    }
+    for (run, _) in &runs {
+        let entries = 2 + random(12) as u64;
+        let there = |info: &onemark::store::RunInfo| {
+            info.entries >= entries || info.status.is_terminal() || info.status == RunStatus::Suspended
+        };
+        let info = host.until(run, there).await;
+        match host.engine.cancel(run).await {
+            Ok(_) | Err(Error::RunEnded { .. }) => {}
+            Err(error) => panic!("{info:?}: {error}"),
+        }
+        if random(6) == 0 {
+            host = host.restart().await;
+        }
+    }
+    for (run, plan) in &runs {
+        let ended = host.ended(run).await;
+        let ends = [RunStatus::Cancelled, RunStatus::Failed];
+        assert!(ends.contains(&ended.status), "{ended:?} of {plan}");
+        host.agrees(run).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_any_workflow_ends_and_undoes_what_it_did_whenever_it_is_asked() {
+    let seeds = match std::env::var("ONEMARK_SEEDS") {
+        Ok(seeds) => seeds.parse().unwrap(),
+        Err(_) => 2,
+    };
+    for seed in 1..=seeds {
+        for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+            any_plan(kind, seed).await;
+        }
+    }
+}
+
 /// A run that goes on as a new one before it was told takes the request along.
 #[tokio::test(flavor = "multi_thread")]
 async fn e05_a_run_that_continues_before_it_was_told_is_told_after() {
@@ -367,6 +566,31 @@ async fn e05_a_run_that_only_waits_is_told_also_when_its_instance_is_gone() {
         host.engine.cancel(&run).await.unwrap();
         assert_eq!(host.output(&run).await, json!("requested"));
         host.agrees(&run).await;
+    }
+}
+
+/// Whether the request comes before a step blocks the run, after, or between the two, nobody has to ask again.
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_a_run_that_is_asked_while_it_becomes_blocked_ends() {
+    for kind in [StoreKind::Memory, StoreKind::Sqlite] {
+        let host = TestHost::on(kind).await;
+        for n in 0..100_u32 {
+            let token = format!("{n}");
+            let input = json!({ "good_from_attempt": 5, "fatal": false, "token": token });
+            let run = host.start("waits_for_help", input).await;
+            host.until(&run, |info| info.entries > u64::from(n % 3)).await;
+            // Two attempts, 1 ms apart.
+            let asked_at = std::time::Instant::now() + Duration::from_micros(60 * u64::from(n));
+            while std::time::Instant::now() < asked_at {
+                tokio::task::yield_now().await;
+            }
+            host.engine.cancel(&run).await.unwrap();
+            host.until(&run, |info| info.status.is_terminal()).await;
+            // Failed, where the last attempt was at work: its outcome counts.
+            let ends = [RunStatus::Cancelled, RunStatus::Failed];
+            assert!(ends.contains(&host.ended(&run).await.status));
+            host.agrees(&run).await;
+        }
     }
 }
 

@@ -392,6 +392,7 @@ impl Activation {
             }
             let scheduled = &replay.entries()[open.scheduled as usize];
             let refused = replay.is_cancelled(*call);
+            let asked = open.cancelled && !replay.is_shielded(*call);
             let step = Pending {
                 call: *call,
                 step: open.step.clone(),
@@ -400,12 +401,12 @@ impl Activation {
                 input: Body::shared_text(scheduled.body.as_ref()),
                 attempts: open.attempts,
                 forgiven: open.forgiven,
-                cancelled: open.cancelled || refused.is_some(),
+                cancelled: asked || refused.is_some(),
             };
             if step.cancelled {
                 let unknown = match open.last {
                     // One may have begun that the journal does not know.
-                    LastAttempt::None => open.cancelled || refused == Some(true),
+                    LastAttempt::None => asked || refused == Some(true),
                     LastAttempt::Begun => true,
                     LastAttempt::Failed { outcome_unknown, .. } => outcome_unknown,
                 };
@@ -436,9 +437,10 @@ impl Activation {
     }
 
     /// The run is to end: steps without an attempt get none, those with one get a grace time.
-    fn cancel_steps(&mut self) {
+    fn cancel_steps(&mut self, replay: &Replay) {
         self.take_up(usize::MAX);
-        let mut calls: Vec<_> = self.steps.keys().copied().collect();
+        let calls = self.steps.keys().copied();
+        let mut calls: Vec<_> = calls.filter(|call| !replay.is_shielded(*call)).collect();
         calls.sort_unstable();
         for call in calls {
             if self.is_running(call) {
@@ -565,14 +567,22 @@ impl Activation {
         self.save(replay, None).await?;
         let now = self.engine.0.clock.now();
         let mut steps = replay.work().steps.iter();
-        let held = steps.find_map(|(call, open)| Some((*call, open, open.hold(now)?)));
+        // One that was cancelled in this commit has an outcome, which the next one saves.
+        let held = steps.find_map(|(call, open)| {
+            let hold = open.hold(now).filter(|_| self.steps.contains_key(call))?;
+            Some((*call, open, hold))
+        });
         let Some((call, open, hold)) = held else {
-            // The clock was set back.
+            // Or the clock was set back.
             self.requeue_held(replay);
             return Ok(());
         };
         let why = held::blocked(&self.run, call, open, hold, replay);
         block(&self.engine, &self.run, why).await;
+        if let Err(error) = self.engine.end_if_asked_since(&self.run, replay.seen()).await {
+            // It stays blocked until somebody decides, or asks once more.
+            tracing::warn!(run = %self.run, %error, "a request to cancel may wait for the run that is blocked");
+        }
         if let Some((call, attempt)) = self.alone.take() {
             self.spawn(call, attempt);
         }
@@ -986,14 +996,16 @@ impl Activation {
             return Err(Stop::Reload);
         }
         let cancels = |entry: &Entry| matches!(entry.event, Event::CancelRequested { .. });
-        let cancelled = entries.iter().any(cancels);
+        // Once it was asked, what it calls is to undo something: that its time is over too cancels nothing.
+        let first = replay.work().cancel_requested.is_none();
+        let cancelled = first && entries.iter().any(cancels);
         replay.extend(entries).map_err(Stop::Replay)?;
         self.logs.set_position(replay.seen());
         if replay.status().is_terminal() {
             return Err(Stop::Ended);
         }
         if cancelled {
-            self.cancel_steps();
+            self.cancel_steps(replay);
         }
         Ok(())
     }

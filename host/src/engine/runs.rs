@@ -179,6 +179,21 @@ impl Engine {
         self.end_run(run, |_| Ending::Terminate).await
     }
 
+    /// Ends a run that was just blocked, where it was asked to cancel after entry `seen`: that came while nobody could
+    /// know that it would be blocked, and a blocked run ends at once.
+    pub(super) async fn end_if_asked_since(&self, run: &RunId, seen: Seq) -> Result<()> {
+        let later = self.journal(run, seen + 1, usize::MAX).await?;
+        let asked = later.iter().find_map(|entry| match entry.event {
+            Event::CancelRequested { reason } => Some(reason),
+            _ => None,
+        });
+        if let Some(reason) = asked {
+            let executing = true;
+            self.end_run(run, |_| Ending::Ask { reason, executing }).await?;
+        }
+        Ok(())
+    }
+
     async fn end_run(&self, run: &RunId, ending: impl Fn(&RunId) -> Ending) -> Result<RunInfo> {
         let mut run = run.clone();
         loop {

@@ -134,9 +134,12 @@ impl Work {
             }
             Event::PredecessorsEnded => self.begin(self.begins.max(entry.at)),
             Event::CancelRequested { reason } => {
-                self.cancel_requested.get_or_insert(*reason);
-                for step in self.steps.values_mut() {
-                    step.cancelled = true;
+                // Asked again, since its time is over too, it may be undoing what it did.
+                if self.cancel_requested.is_none() {
+                    self.cancel_requested = Some(*reason);
+                    for step in self.steps.values_mut() {
+                        step.cancelled = true;
+                    }
                 }
                 // Whoever was asked for another reason still has its time.
                 if let (CancelReason::Timeout, Some(timeout)) = (reason, self.timeout) {

@@ -1,7 +1,9 @@
 //! Workflows that are asked to cancel, and what they undo.
 
 use onemark_sdk::prelude::*;
-use onemark_sdk::{CancelReason, Saga, cancelled, child, continue_as_new, for_each_bounded};
+use onemark_sdk::{
+    CancelReason, ParentEnd, Saga, cancelled, child, continue_as_new, for_each_bounded, shielded,
+};
 
 use crate::marks;
 
@@ -101,7 +103,7 @@ async fn works_on(marks: String, then: String) -> WorkflowResult<()> {
             }
             "child" => {
                 begin().await?;
-                child::<()>("waits_for_ever", ()).await?;
+                child::<()>("waits_for_ever", serde_json::json!({})).await?;
             }
             "limited" => {
                 timeout(HOUR, begin()).await??;
@@ -170,6 +172,92 @@ async fn works_on(marks: String, then: String) -> WorkflowResult<()> {
         sleep(Duration::from_millis(1)).await?;
     }
     worked
+}
+
+#[step(backoff = "1ms")]
+async fn undo_at_last(marks: &str, name: &str) -> Result<(), StepFailed> {
+    marks::leave(marks, name).await?;
+    if step_info().attempt < 3 {
+        return Err(StepFailed::retry("not yet"));
+    }
+    Ok(())
+}
+
+/// Undoes three things, as `how` says, and then waits for what nobody does.
+#[workflow]
+async fn undoes(marks: String, how: String) -> WorkflowResult<()> {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let undone = |n: u32| {
+        let marks = &marks;
+        async move { undo_at_last(marks, &format!("undo-{n}")).await }
+    };
+    match how.as_str() {
+        // Told by what it waited for.
+        "many" => {
+            let slept = sleep(HOUR).await;
+            assert!(slept.is_err());
+            for_each_bounded(2, 0..3, undone, |_| ()).await.all()?;
+            slept?;
+        }
+        // Told because it asked, each by itself.
+        "asked" => {
+            let item = async |n: u32| {
+                cancelled().await;
+                undone(n).await
+            };
+            for_each_bounded(3, 0..3, item, |_| ()).await.all()?;
+        }
+        // Not told yet, and undoing already.
+        "saga" => {
+            let saga = Saga::run(async |saga: &mut Saga| {
+                for n in 0..3 {
+                    let marks = marks.clone();
+                    saga.undo(async move { undo_at_last(&marks, &format!("undo-{n}")).await });
+                }
+                Err::<(), _>(WorkflowError::new("by itself"))
+            });
+            assert!(saga.await.is_err_and(|error| error.to_string() == "by itself"));
+        }
+        "shielded" => {
+            shielded(async {
+                for n in 0..3 {
+                    undone(n).await?;
+                    sleep(Duration::from_millis(1)).await?;
+                }
+                Ok::<_, WorkflowError>(())
+            })
+            .await?;
+        }
+        _ => return Err(WorkflowError::new("unknown")),
+    }
+    // Of what is told once, it was told; of a request that came behind a shield it is now.
+    sleep(Duration::from_millis(match how.as_str() {
+        "saga" | "shielded" => 3_600_000,
+        _ => 1,
+    }))
+    .await?;
+    Ok(())
+}
+
+/// As `undoes`, in an hour.
+#[workflow(timeout = "1h", timeout_grace = "1m")]
+async fn undoes_in_time(marks: String) -> WorkflowResult<()> {
+    assert!(sleep(Duration::from_secs(7200)).await.is_err());
+    Ok(undo_at_last(&marks, "undo").await?)
+}
+
+/// Goes on as another run, but a child of it ends first.
+#[workflow]
+async fn continues_after_its_child(n: u32) -> WorkflowResult<()> {
+    if n > 0 {
+        return Ok(sleep(Duration::from_secs(3600)).await?);
+    }
+    child::<()>("waits_for_ever", serde_json::json!({}))
+        .id(format!("child of {}", run_id()))
+        .on_parent_end(ParentEnd::Wait)
+        .start()
+        .await?;
+    Err(continue_as_new(serde_json::json!({ "n": 1 })))
 }
 
 /// Works, and when it hears that it is to end, tidies up and works no more.

@@ -19,6 +19,7 @@ mod marks;
 mod misbehaviour;
 mod odd;
 mod output;
+mod plans;
 mod reach;
 mod steps;
 mod timers;

@@ -3,7 +3,7 @@
 //! What it waits for when the request comes completes; where that is only work of others, which goes on to its end, the
 //! next thing that it would wait for does, a step that it calls included. Once it has taken such an outcome, whatever it
 //! calls works as ever, so that it can undo what it did. Steps do so also after it took another failure: it may be
-//! undoing already.
+//! undoing already. What it calls behind a shield takes no notice of the request, whenever that comes.
 
 use super::hooks::HookHandle;
 use super::promises::Awaited;
@@ -44,12 +44,28 @@ impl Replay {
         self.cancel.as_ref().is_some_and(|request| request.told)
     }
 
+    /// Whether steps that the guest calls now are carried out although it has observed a request to cancel.
+    pub fn is_cancel_heard(&self) -> bool {
+        let heard = |request: &Request| request.told || request.refused_before < CallNo::MAX;
+        self.cancel.as_ref().is_some_and(heard)
+    }
+
+    /// From here on what the guest calls takes no notice of a request to cancel; or it does again.
+    pub fn shield(&mut self, on: bool) {
+        self.shield = on;
+    }
+
+    /// Whether the guest made this call behind a shield.
+    pub fn is_shielded(&self, call: CallNo) -> bool {
+        self.promise(call).is_some_and(|promise| promise.shielded)
+    }
+
     /// Whether no attempt of this step need begin any more, since the guest called it before it was told that its run
     /// is to end; and then, whether an earlier activation may have begun one without a trace.
     pub fn is_cancelled(&self, call: CallNo) -> Option<bool> {
         let request = self.cancel.as_ref()?;
         let traceless = request.entry < self.resumed && call < request.calls_before;
-        (call < request.refused_before).then_some(traceless)
+        (call < request.refused_before && !self.is_shielded(call)).then_some(traceless)
     }
 
     /// The guest observes that its run is to end: what it waits for by itself, and not for others to finish,
@@ -79,7 +95,8 @@ impl Replay {
 
     fn cancel_wait(&mut self, id: PromiseId, index: usize) {
         let promise = &mut self.promises[id as usize];
-        if !promise.held || promise.reported || promise.completed_by.is_some() {
+        let ended = promise.reported || promise.completed_by.is_some();
+        if !promise.held || promise.shielded || ended {
             return;
         }
         match promise.awaited {

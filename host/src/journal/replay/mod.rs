@@ -108,6 +108,8 @@ pub struct Replay {
     unreported: usize,
     /// The request to cancel that the guest has observed.
     cancel: Option<cancel::Request>,
+    /// What the guest calls now takes no notice of that.
+    shield: bool,
     /// Completed up to the horizon, not yet reported.
     due: VecDeque<PromiseId>,
     hooks: Vec<Hook>,
@@ -191,6 +193,7 @@ impl Replay {
             promise_of_call: Vec::new(),
             unreported: 0,
             cancel: None,
+            shield: false,
             due: VecDeque::new(),
             new: Vec::new(),
         };

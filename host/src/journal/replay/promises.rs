@@ -31,6 +31,8 @@ pub(super) struct Promise {
     pub(super) reported: bool,
     pub(super) taken: bool,
     pub(super) abandoned: bool,
+    /// It takes no notice of a request to cancel, nor does its outcome tell of one.
+    pub(super) shielded: bool,
     /// Index of the entry that completed it.
     pub(super) completed_by: Option<usize>,
 }
@@ -49,9 +51,11 @@ impl Replay {
         if std::mem::replace(&mut promise.taken, true) {
             return Err(GuestError::Misuse(format!("promise {id} was taken twice")));
         }
-        let completed_by = promise.completed_by;
+        let (completed_by, shielded) = (promise.completed_by, promise.shielded);
         let outcome = self.outcome(id);
-        self.heard(completed_by, outcome.as_ref().err().map(|failure| &**failure));
+        if !shielded {
+            self.heard(completed_by, outcome.as_ref().err().map(|failure| &**failure));
+        }
         Ok(outcome)
     }
 
@@ -92,11 +96,14 @@ impl Replay {
     /// Gives a promise up: no further attempts, the outcome is thrown away.
     pub fn abandon(&mut self, id: PromiseId) {
         let promise = &mut self.promises[id as usize];
-        if promise.abandoned || promise.reported {
+        if promise.reported {
             return;
         }
-        promise.abandoned = true;
-        if let Awaited::Step(call) | Awaited::Timer(call) | Awaited::Limit(call) = promise.awaited {
+        // A request to cancel may have given it up already.
+        let first = !std::mem::replace(&mut promise.abandoned, true);
+        if let Awaited::Step(call) | Awaited::Timer(call) | Awaited::Limit(call) = promise.awaited
+            && first
+        {
             self.give_up(call);
         }
         self.release(id);
@@ -122,12 +129,15 @@ impl Replay {
     }
 
     pub(super) fn new_promise(&mut self, awaited: Awaited) -> PromiseId {
+        // Who asks for the request itself is told of it.
+        let shielded = self.shield && !matches!(awaited, Awaited::Cancellation);
         self.promises.push(Promise {
             awaited,
             held: true,
             reported: false,
             taken: false,
             abandoned: false,
+            shielded,
             completed_by: None,
         });
         self.unreported += 1;

@@ -41,6 +41,16 @@ impl Host for Guest {
         Ok(replay.is_cancel_requested())
     }
 
+    fn is_cancel_heard(&mut self) -> wasmtime::Result<bool> {
+        let replay = &Guest::workflow(self, "context.is-cancel-heard")?.replay;
+        Ok(replay.is_cancel_heard())
+    }
+
+    fn shield(&mut self, on: bool) -> wasmtime::Result<()> {
+        Guest::workflow(self, "context.shield")?.replay.shield(on);
+        Ok(())
+    }
+
     fn set_tag(&mut self, name: String, value: String) -> wasmtime::Result<Result<(), String>> {
         let replay = &mut Guest::workflow(self, "context.set-tag")?.replay;
         let set = replay.set_tag(&name, &value)?;

@@ -285,6 +285,7 @@ impl Thread {
         self.begin()?;
         for request in batch.iter_mut() {
             let before = self.writing.conn.total_changes();
+            let met = self.writing.met.len();
             if let Err(error) = request.apply(&mut self.writing) {
                 if ends_batch(&error) {
                     return Err(error);
@@ -292,6 +293,7 @@ impl Thread {
                 if self.writing.conn.total_changes() != before {
                     return self.apply_guarded(batch);
                 }
+                self.writing.met.truncate(met);
             }
         }
         Ok(())
@@ -303,7 +305,7 @@ impl Thread {
         self.forget();
         self.begin()?;
         for request in batch {
-            let met = self.writing.met.len();
+            let (met, taking) = (self.writing.met.len(), self.writing.taking);
             self.execute("SAVEPOINT request")?;
             if let Err(error) = request.apply(&mut self.writing) {
                 if ends_batch(&error) {
@@ -312,6 +314,8 @@ impl Thread {
                 self.execute("ROLLBACK TO request")?;
                 self.forget();
                 self.writing.met.truncate(met);
+                // What an earlier request took over is still to be committed.
+                self.writing.taking = taking;
             }
             self.execute("RELEASE request")?;
         }
@@ -456,6 +460,65 @@ mod tests {
             let wanted: Vec<_> = (0..5).filter(wanted).collect();
             assert_eq!(written.await.unwrap(), wanted, "{early:?} {late:?}");
         }
+    }
+
+    /// Who takes the database over, and whom a start met, is kept where another request of the commit fails late.
+    #[test]
+    fn a_batch_that_begins_again_keeps_what_its_requests_leave_beside_the_database() {
+        let late = |w: &mut Writing| {
+            w.conn.execute("INSERT INTO numbers VALUES (7)", [])?;
+            w.met.push(RunId::new("refused").unwrap());
+            Err::<(), _>(Failure::from(StoreError::Invalid("broken".into())))
+        };
+        let early = |w: &mut Writing| {
+            w.met.push(RunId::new("refused").unwrap());
+            Err::<(), _>(Failure::from(StoreError::Invalid("broken".into())))
+        };
+        let takes = |w: &mut Writing| {
+            w.conn.execute("INSERT INTO numbers VALUES (1)", [])?;
+            w.met.push(RunId::new("met").unwrap());
+            w.taking = Some(3);
+            Ok(())
+        };
+        for late_too in [false, true] {
+            let conn = Connection::open_in_memory().unwrap();
+            conn.execute_batch("CREATE TABLE numbers (n INTEGER)").unwrap();
+            let mut thread = Thread {
+                writing: Writing {
+                    conn,
+                    heads: LruCache::new(HEADS),
+                    duplicates: Duplicates::default(),
+                    met: Vec::new(),
+                    epoch: None,
+                    taking: None,
+                },
+                queue: mpsc::channel(1).1,
+                commits: 0,
+                shared_by: 1,
+                in_time: true,
+                after_commit: None,
+                stopped: Arc::default(),
+                taken: None,
+            };
+            let mut batch = vec![job(takes), job(early)];
+            if late_too {
+                batch.push(job(late));
+            }
+            thread.apply(&mut batch).unwrap();
+            assert_eq!(thread.writing.taking, Some(3), "{late_too}");
+            assert_eq!(thread.writing.met, [RunId::new("met").unwrap()], "{late_too}");
+        }
+    }
+
+    fn job<F>(work: F) -> Box<dyn Request>
+    where
+        F: Fn(&mut Writing) -> std::result::Result<(), Failure> + Send + 'static,
+    {
+        Box::new(Job {
+            work,
+            outcome: None,
+            reply: oneshot::channel().0,
+        })
     }
 
     #[tokio::test]
