@@ -143,7 +143,7 @@ impl FromStr for HttpGrant {
             (None, Some(scheme)) => (authority, Scheme::port(scheme)),
             (None, None) => return Err(bad("the port is missing, or the scheme")),
         };
-        let bracketed = host.starts_with('[');
+        let (bracketed, any) = (host.starts_with('['), host == "*");
         let host = bare(host);
         let named = |host: &str| {
             let allowed = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
@@ -151,7 +151,7 @@ impl FromStr for HttpGrant {
             name || (bracketed && host.parse::<Ipv6Addr>().is_ok())
         };
         let host = match host.strip_prefix("*.") {
-            _ if host == "*" => HostPattern::Any,
+            _ if any => HostPattern::Any,
             Some(below) if named(below) => HostPattern::Below(format!(".{below}")),
             None if named(&host) => HostPattern::Named(host),
             _ => return Err(bad("the host is a name, an address, `*.` and a name, or `*`")),
