@@ -27,6 +27,7 @@ mod grants;
 mod flow_control;
 mod held;
 mod hooks;
+mod interpreter;
 mod logs;
 mod odd_input;
 mod output;

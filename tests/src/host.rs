@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use crate::components;
 use crate::faulty::FaultyStore;
+use crate::killer::Killer;
 
 /// Longer than any test should need; a test that gets here has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,10 +67,14 @@ pub struct TestHost {
     pub clock: Option<Arc<ManualClock>>,
     kind: StoreKind,
     config: EngineConfig,
-    http: Vec<String>,
-    instances: u32,
+    sandbox: Sandbox,
+    /// Set when the host was made to be killed at commits.
+    killer: Option<Arc<Killer>>,
     folder: TempDir,
 }
+
+/// Where clocks begin that tests move.
+const NOW: u64 = 1_800_000_000_000;
 
 /// That a sandbox has room for, unless a test says otherwise.
 const INSTANCES: u32 = 300;
@@ -86,7 +91,7 @@ impl TestHost {
 
     /// With a clock that moves only when told to, at a fixed date.
     pub async fn with_clock(kind: StoreKind) -> Self {
-        let clock = Arc::new(ManualClock::new(1_800_000_000_000));
+        let clock = Arc::new(ManualClock::new(NOW));
         Self::with(kind, EngineConfig::default(), Some(clock), &[]).await
     }
 
@@ -102,15 +107,43 @@ impl TestHost {
         http: &[String],
     ) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
-        let store = open(kind, &folder);
-        Self::over(store, folder, kind, config, clock, http, INSTANCES).await
+        let store = open(kind, &folder, None);
+        Self::over(store, folder, kind, config, clock, sandbox(http)).await
+    }
+
+    /// In memory, with a clock that tests move, in a sandbox that others may share.
+    pub async fn within(sandbox: Sandbox) -> Self {
+        let (kind, clock) = (StoreKind::Memory, Arc::new(ManualClock::new(NOW)));
+        let folder = TempDir::new().expect("a temporary folder");
+        let store = open(kind, &folder, None);
+        Self::over(store, folder, kind, EngineConfig::default(), Some(clock), sandbox).await
+    }
+
+    /// As [`TestHost::within`], on SQLite and to be killed at commits: see [`Killer`]. Whoever was struck starts the
+    /// host again.
+    pub async fn with_killer(sandbox: Sandbox, config: EngineConfig) -> (Self, Arc<Killer>) {
+        let (kind, clock) = (StoreKind::Sqlite, Arc::new(ManualClock::new(NOW)));
+        let folder = TempDir::new().expect("a temporary folder");
+        let killer = Arc::new(Killer::default());
+        let store = open(kind, &folder, Some(&killer));
+        let mut host = Self::over(store, folder, kind, config, Some(clock), sandbox).await;
+        host.killer = Some(killer.clone());
+        (host, killer)
     }
 
     /// In a sandbox that has room for so many instances.
     pub async fn with_room_for(kind: StoreKind, instances: u32) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
-        let store = open(kind, &folder);
-        Self::over(store, folder, kind, EngineConfig::default(), None, &[], instances).await
+        let store = open(kind, &folder, None);
+        Self::over(
+            store,
+            folder,
+            kind,
+            EngineConfig::default(),
+            None,
+            sandbox_with(&[], instances),
+        )
+        .await
     }
 
     /// On a store whose writes can be refused.
@@ -121,8 +154,8 @@ impl TestHost {
         http: &[String],
     ) -> (Self, Arc<FaultyStore>) {
         let folder = TempDir::new().expect("a temporary folder");
-        let faulty = Arc::new(FaultyStore::new(open(kind, &folder)));
-        let host = Self::over(faulty.clone(), folder, kind, config, clock, http, INSTANCES).await;
+        let faulty = Arc::new(FaultyStore::new(open(kind, &folder, None)));
+        let host = Self::over(faulty.clone(), folder, kind, config, clock, sandbox(http)).await;
         (host, faulty)
     }
 
@@ -132,20 +165,18 @@ impl TestHost {
         kind: StoreKind,
         config: EngineConfig,
         clock: Option<Arc<ManualClock>>,
-        http: &[String],
-        instances: u32,
+        sandbox: Sandbox,
     ) -> Self {
-        let http = http.to_vec();
         let config = with_blobs(config, &folder);
-        let engine = engine(store.clone(), &config, clock.clone(), &http, instances).await;
+        let engine = engine(store.clone(), &config, clock.clone(), &sandbox).await;
         let host = Self {
             engine,
             store,
             clock,
             kind,
             config,
-            http,
-            instances,
+            sandbox,
+            killer: None,
             folder,
         };
         host.engine
@@ -178,29 +209,32 @@ impl TestHost {
             store,
             clock,
             kind,
-            http,
-            instances,
+            sandbox,
+            killer,
             folder,
             ..
         } = self;
         drop(old);
+        if let Some(killer) = &killer {
+            killer.release();
+        }
         let store = match kind {
             StoreKind::Memory => store,
             StoreKind::Sqlite => {
                 released(store).await;
-                reopened(&folder).await
+                reopened(&folder, killer.as_ref()).await
             }
         };
         let config = with_blobs(config, &folder);
-        let engine = engine(store.clone(), &config, clock.clone(), &http, instances).await;
+        let engine = engine(store.clone(), &config, clock.clone(), &sandbox).await;
         Self {
             engine,
             store,
             clock,
             kind,
             config,
-            http,
-            instances,
+            sandbox,
+            killer,
             folder,
         }
     }
@@ -387,15 +421,19 @@ pub fn token(text: &str) -> HookToken {
     HookToken::new(text).expect("a good token")
 }
 
-fn open(kind: StoreKind, folder: &TempDir) -> Arc<dyn Store> {
+fn open(kind: StoreKind, folder: &TempDir, killer: Option<&Arc<Killer>>) -> Arc<dyn Store> {
     match kind {
         StoreKind::Memory => Arc::new(MemoryStore::new()),
-        StoreKind::Sqlite => {
-            let path = folder.path().join("onemark.db");
-            let store = SqliteStore::open(path, SqliteOptions::default());
-            Arc::new(store.expect("the database opens"))
-        }
+        StoreKind::Sqlite => Arc::new(open_file(folder, killer).expect("the database opens")),
     }
+}
+
+fn open_file(folder: &TempDir, killer: Option<&Arc<Killer>>) -> Result<SqliteStore, OpenError> {
+    let options = SqliteOptions {
+        after_commit: killer.map(Killer::after_commit),
+        ..SqliteOptions::default()
+    };
+    SqliteStore::open(folder.path().join("onemark.db"), options)
 }
 
 /// Blobs are beside the database, also where that is in memory.
@@ -416,9 +454,9 @@ async fn released(store: Arc<dyn Store>) {
 }
 
 /// Opens the file again once it is let go of, which is a moment after its last user is gone from here.
-async fn reopened(folder: &TempDir) -> Arc<dyn Store> {
+async fn reopened(folder: &TempDir, killer: Option<&Arc<Killer>>) -> Arc<dyn Store> {
     loop {
-        match SqliteStore::open(folder.path().join("onemark.db"), SqliteOptions::default()) {
+        match open_file(folder, killer) {
             Ok(store) => return Arc::new(store),
             Err(OpenError::InUse { .. }) => tokio::task::yield_now().await,
             Err(error) => panic!("{error}"),
@@ -430,14 +468,13 @@ async fn engine(
     store: Arc<dyn Store>,
     config: &EngineConfig,
     clock: Option<Arc<ManualClock>>,
-    http: &[String],
-    instances: u32,
+    sandbox: &Sandbox,
 ) -> Engine {
     let clock: Arc<dyn Clock> = match clock {
         Some(clock) => clock,
         None => Arc::new(SystemClock),
     };
-    Engine::open(store, sandbox_with(http, instances), clock, config.clone())
+    Engine::open(store, sandbox.clone(), clock, config.clone())
         .await
         .expect("the engine starts")
 }

@@ -4,12 +4,14 @@
 mod components;
 mod faulty;
 mod host;
+mod killer;
 mod marks;
 mod service;
 
 pub use components::{example, order, patched, programs, scheduled, variant, webhooks};
 pub use faulty::{FaultyStore, Refuse};
 pub use host::{StoreKind, TestHost, fork, json_of, request, sandbox, sandbox_with, token};
+pub use killer::Killer;
 pub use marks::Marks;
 pub use service::{Asked, Service};
 

@@ -13,6 +13,7 @@ mod forbidden;
 mod forks;
 mod held;
 mod hooks;
+pub mod interpreter;
 mod limited;
 mod logs;
 mod marks;
