@@ -5,7 +5,7 @@ use std::time::Duration;
 use onemark::engine::{EngineConfig, Error, Verdict};
 use onemark::ids::RunId;
 use onemark::journal::{CancelReason, Event, RunStatus};
-use onemark_tests::{Marks, StoreKind, TestHost, json_of};
+use onemark_tests::{Marks, Refuse, StoreKind, TestHost, json_of};
 use serde_json::{Value, json};
 
 /// On each store, with a clock that moves when told to, and a service that counts.
@@ -762,4 +762,26 @@ async fn e06_what_was_done_is_undone_in_reverse() {
     let left: Vec<_> = marks.all().into_iter().map(|mark| mark.name).collect();
     assert_eq!(left, ["hotel", "flight", "car"]);
     host.agrees(&run).await;
+}
+
+/// The request is in the journal before the first that the run asks for, and the run learns of it by saving that.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_of_the_first_commit_end_once() {
+    for kind in StoreKind::ALL {
+        let (host, store) = TestHost::with_faults(kind, EngineConfig::default(), None, &[]).await;
+        store.refuse(Refuse::Appends);
+        let step = json!([{ "step": { "n": 1, "busy": 0, "fatal": false, "ms": 0 } }]);
+        let program = json!([{ "join": [step, [{ "emit": { "n": 1 } }]] }]);
+        let run = host
+            .start("interprets", json!({ "program": program, "path": "" }))
+            .await;
+        store.refused(&run, 1).await;
+        host.engine.cancel(&run).await.unwrap();
+        store.refuse(Refuse::Nothing);
+        assert!(host.ended(&run).await.status.is_terminal());
+        let events = host.events(&run).await;
+        let failed = events.iter().filter(|event| **event == "step_failed");
+        assert_eq!(failed.count(), 1, "{events:?}");
+        host.agrees(&run).await;
+    }
 }

@@ -1,7 +1,7 @@
 //! One pass of a guest over its journal, from its owner's side: commits, attempts, timers, rest.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -386,8 +386,10 @@ impl Activation {
     /// Steps that an earlier activation left without an outcome.
     fn resume_steps(&mut self, replay: &Replay) -> Outcome<()> {
         let now = self.engine.0.clock.now();
+        // A request to cancel that came with the first commit has said already what the steps in that come to.
+        let told: HashSet<CallNo> = self.unsaved.iter().filter_map(NewEntry::completes_call).collect();
         for (call, open) in &replay.work().steps {
-            if self.steps.contains_key(call) || replay.is_abandoned(*call) {
+            if self.steps.contains_key(call) || told.contains(call) || replay.is_abandoned(*call) {
                 continue;
             }
             let scheduled = &replay.entries()[open.scheduled as usize];

@@ -573,6 +573,14 @@ impl NewEntry {
             }
         )
     }
+
+    /// The call that this completes once it is written, where that follows from what it is.
+    pub fn completes_call(&self) -> Option<CallNo> {
+        match self {
+            Self::Event { event, .. } => event.completes_call(),
+            _ => None,
+        }
+    }
 }
 
 impl Event {

@@ -56,7 +56,7 @@ pub fn disturbance(kind: Kind) -> impl Strategy<Value = Disturbance> {
     let idle = prop_oneof![Just(0), Just(3_600_000)];
     let kills = prop::collection::vec(kill, 1..5);
     let cancel = match kind {
-        Kind::Wild => prop::option::weighted(0.2, 0..40u32).boxed(),
+        Kind::Wild => prop::option::weighted(0.3, 0..40u32).boxed(),
         Kind::RaceFree | Kind::Scripted => Just(None).boxed(),
     };
     (idle, 1..4usize, kills, any::<u64>(), cancel).prop_map(
