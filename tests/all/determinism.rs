@@ -190,6 +190,75 @@ async fn f03_everything_observed_is_the_same_on_every_activation() {
     }
 }
 
+/// Each source by itself, so that it is known which one differs. Two runs of each take turns in few places.
+#[tokio::test(flavor = "multi_thread")]
+async fn f03_each_source_is_the_same_on_every_activation() {
+    /// What another run sees.
+    enum Others {
+        See(&'static str),
+        SeeTheSame,
+        SeeAnother,
+        /// May see either.
+        Whatever,
+    }
+    use Others::{See, SeeAnother, SeeTheSame, Whatever};
+    let sources = [
+        ("wall clock", Whatever),
+        ("monotonic clock", Whatever),
+        ("now", Whatever),
+        ("random", SeeAnother),
+        ("random range", SeeAnother),
+        ("random bytes", SeeAnother),
+        ("insecure random bytes", SeeAnother),
+        ("hash keys", SeeAnother),
+        ("map", SeeAnother),
+        ("set", SeeAnother),
+        ("nan", See("7ff8000000000000 7ff8000000000000")),
+        ("nan with a payload", See("7ff8000000000000 7ff8000000000000")),
+        ("small nan", See("7fc00000")),
+        ("heap address", SeeTheSame),
+        ("stack address", SeeTheSame),
+        ("run", SeeAnother),
+        ("threads", SeeTheSame),
+    ];
+    let config = EngineConfig {
+        idle: Duration::ZERO,
+        max_resident: 4,
+        ..EngineConfig::default()
+    };
+    let mut host = TestHost::with(StoreKind::Sqlite, config, None, &[]).await;
+    let mut runs = Vec::new();
+    for (source, others) in sources {
+        let input = json!({ "source": source, "rounds": 5 });
+        let one = host.start("observes_one", input.clone()).await;
+        let other = host.start("observes_one", input).await;
+        runs.push((source, others, one, other));
+    }
+    let (.., last) = &runs[runs.len() - 1];
+    let last = last.clone();
+    for entries in [4, 12] {
+        host.until(&last, |info| info.entries >= entries || info.status.is_terminal())
+            .await;
+        host = host.restart().await;
+    }
+    for (source, others, one, other) in runs {
+        let [seen, also] = [host.output(&one).await, host.output(&other).await];
+        assert_eq!(seen.as_array().map(Vec::len), Some(5), "{source}");
+        match others {
+            See(value) => {
+                let expected = json!(vec![value; 5]);
+                assert_eq!([&seen, &also], [&expected; 2], "{source}");
+            }
+            SeeTheSame => assert_eq!(seen, also, "{source}"),
+            SeeAnother => assert_ne!(seen, also, "{source}"),
+            Whatever => {}
+        }
+        for run in [&one, &other] {
+            host.agrees(run).await;
+        }
+    }
+}
+
 // ---- F04 -------------------------------------------------------------------------------------------
 
 /// Starts `changing` and waits until its original waits for a payload.
