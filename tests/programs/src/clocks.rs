@@ -27,7 +27,7 @@ fn observe(began: Instant) -> String {
         began.elapsed(),
         random(),
         onemark_sdk::random_range(0..1_000_000),
-        (zero / zero).to_bits(),
+        (zero / -zero).to_bits(),
         &*Box::new(1u8),
     )
 }
@@ -81,7 +81,7 @@ fn observe_one(source: &str, began: Instant) -> Result<String, String> {
         }
         "nan" => format!(
             "{:x} {:x}",
-            (zero / zero).to_bits(),
+            (zero / -zero).to_bits(),
             (-1.0 - zero).sqrt().to_bits()
         ),
         "nan with a payload" => {
