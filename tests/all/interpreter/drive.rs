@@ -33,8 +33,8 @@ pub struct Disturbance {
 }
 
 impl Disturbance {
-    /// Chooses what comes next from outside.
-    pub fn script(&self) -> u64 {
+    /// Decides what comes next from outside.
+    pub fn moves(&self) -> u64 {
         self.moves
     }
 }
@@ -98,6 +98,7 @@ pub struct Drive {
     /// Moves until the host is killed.
     moves_left: Option<u32>,
     cancel: Option<u32>,
+    killed: u32,
     state: State,
 }
 
@@ -133,6 +134,7 @@ impl Drive {
             kills: Vec::new().into_iter(),
             moves_left: None,
             cancel: None,
+            killed: 0,
             state: State::new(kind, program, moves),
         }
     }
@@ -150,18 +152,22 @@ impl Drive {
             kills: disturbance.kills.clone().into_iter(),
             moves_left: None,
             cancel: disturbance.cancel,
+            killed: 0,
             state: State::new(kind, program, disturbance.moves),
         }
     }
 
     /// Until every run has ended.
-    pub async fn to_its_end(mut self) -> Self {
+    pub async fn run_to_end(mut self) -> Self {
         let driven = async {
             loop {
                 self.next_kill();
                 match self.until_killed().await {
                     Left::Done => return self,
-                    Left::Killed => self.host = self.host.restart().await,
+                    Left::Killed => {
+                        self.host = self.host.restart().await;
+                        self.killed += 1;
+                    }
                 }
             }
         };
@@ -320,8 +326,13 @@ impl Drive {
     }
 
     /// Leaves nothing at work: the next host may have its place.
-    pub async fn leave(self) {
+    pub async fn leave(&self) {
         self.host.engine.shutdown().await;
+    }
+
+    /// How often its host was killed.
+    pub fn killed(&self) -> u32 {
+        self.killed
     }
 
     /// How many payloads were acknowledged, by token.

@@ -120,7 +120,7 @@ impl Names {
                     self.give_all(bodies);
                 }
                 Op::Child { program: body, .. } | Op::Repeat { body, .. } | Op::Catch(body) => {
-                    self.give(body)
+                    self.give(body);
                 }
                 Op::Step { .. }
                 | Op::Closure { .. }
