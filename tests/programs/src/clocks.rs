@@ -15,7 +15,6 @@ async fn note(text: String) -> Result<u64, StepFailed> {
     clippy::disallowed_methods,
     reason = "guests may ask for the time; the host answers"
 )]
-#[expect(clippy::eq_op, reason = "0/0 is a NaN made at run time")]
 fn observe(began: Instant) -> String {
     let map: HashMap<u32, u32> = (0..20).map(|n| (n, n)).collect();
     let order: Vec<_> = map.keys().collect();
@@ -52,7 +51,6 @@ async fn observes(rounds: u64) -> WorkflowResult<Vec<String>> {
     clippy::disallowed_methods,
     reason = "guests may ask for the time; the host answers"
 )]
-#[expect(clippy::eq_op, reason = "0/0 is a NaN made at run time")]
 fn observe_one(source: &str, began: Instant) -> Result<String, String> {
     let zero = std::hint::black_box(0.0_f64);
     Ok(match source {
