@@ -60,7 +60,7 @@ pub enum Op {
     },
     /// A failure becomes a value.
     Catch(Vec<Op>),
-    /// Starts [`hears_program`].
+    /// Starts `hears_program`.
     Emit {
         n: u64,
     },
