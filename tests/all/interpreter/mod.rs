@@ -26,7 +26,7 @@ const WILD: u32 = 3;
 const INSTANCES: u32 = 60;
 
 /// Of those that are the same each time.
-const SEED: u64 = 7_117_779_106_250_414_169;
+const SEED: u64 = 1;
 
 /// How many programs are asked for anew.
 fn asked() -> Option<u32> {
