@@ -37,7 +37,8 @@ impl Outside {
             }))
         };
         let routes = Router::new()
-            .route("/", any(|| async { "done" }))
+            // Reads the body first: a server that answers before that may close the connection on who still sends.
+            .route("/", any(|_: axum::body::Bytes| async { "done" }))
             .route(
                 "/away",
                 get(|| async { Redirect::temporary("http://169.254.169.254/latest/meta-data") }),
