@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use reqwest::Method;
 use serde::Deserialize;
 
-use super::workflows::Workflow;
+use super::workflows::{Workflow, triggers_of};
 use super::{Exit, Global, output};
 
 #[derive(clap::Args)]
@@ -64,8 +64,7 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         ("workflows", names.join(", ")),
     ];
     for workflow in &workflows {
-        let triggers = workflow.triggers().into_iter();
-        facts.extend(triggers.map(|(what, it)| (what, format!("{}: {it}", workflow.name))));
+        facts.extend(triggers_of(workflow));
     }
     output::print_facts(&facts)?;
     for warning in warnings {

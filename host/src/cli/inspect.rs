@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::deploy::read_component;
 use super::output::Rows;
-use super::workflows::Workflow;
+use super::workflows::{Workflow, triggers_of};
 use super::{Exit, output};
 use crate::ids::Digest;
 use crate::sandbox::{self, Import, Sandbox, SandboxConfig};
@@ -95,8 +95,7 @@ fn print(
         let Manifest { workflows, steps } = serde_json::from_str(manifest)?;
         for workflow in &workflows {
             facts.push(("workflow", workflow.name.clone()));
-            let triggers = workflow.triggers().into_iter();
-            facts.extend(triggers.map(|(what, it)| (what, format!("{}: {it}", workflow.name))));
+            facts.extend(triggers_of(workflow));
         }
         facts.extend(steps.into_iter().map(|step| ("step", step.name)));
     }

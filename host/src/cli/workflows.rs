@@ -92,6 +92,12 @@ impl Workflow {
     }
 }
 
+/// As facts of what has several workflows.
+pub fn triggers_of(workflow: &Workflow) -> impl Iterator<Item = (&'static str, String)> {
+    let triggers = workflow.triggers().into_iter();
+    triggers.map(|(what, it)| (what, format!("{}: {it}", workflow.name)))
+}
+
 impl Deployed {
     fn is(&self, wanted: &str) -> bool {
         match wanted.split_once('/') {

@@ -321,11 +321,7 @@ impl Activation {
                             cancelled: false,
                         };
                         if let Some(traceless) = replay.is_cancelled(*call) {
-                            let how = if traceless {
-                                Unfinished::Unknown
-                            } else {
-                                Unfinished::NotAtWork
-                            };
+                            let how = Unfinished::left(traceless);
                             self.unsaved.extend([new, cancelled(&step, how)]);
                             self.news = true;
                             continue;
@@ -412,12 +408,7 @@ impl Activation {
                     LastAttempt::Begun => true,
                     LastAttempt::Failed { outcome_unknown, .. } => outcome_unknown,
                 };
-                let how = if unknown {
-                    Unfinished::Unknown
-                } else {
-                    Unfinished::NotAtWork
-                };
-                self.unsaved.push(cancelled(&step, how));
+                self.unsaved.push(cancelled(&step, Unfinished::left(unknown)));
                 self.news = true;
                 continue;
             }

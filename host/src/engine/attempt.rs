@@ -203,6 +203,13 @@ pub enum Unfinished {
     Unknown,
 }
 
+impl Unfinished {
+    /// Of a step that has no attempt at work here.
+    pub fn left(unknown: bool) -> Self {
+        if unknown { Self::Unknown } else { Self::NotAtWork }
+    }
+}
+
 /// What such a step comes to.
 pub fn cancelled(step: &Pending, how: Unfinished) -> NewEntry {
     let (call, attempt) = (step.call, step.attempts);

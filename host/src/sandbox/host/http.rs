@@ -161,15 +161,17 @@ pub struct HttpEgress {
 
 type Transfer = Box<dyn Future<Output = Result<(), Error>> + Send>;
 
+/// Where a request goes: what is checked is what is connected to.
+fn target(uri: &Uri) -> Option<(Scheme, &str, u16)> {
+    let scheme: Scheme = uri.scheme_str()?.parse().ok()?;
+    let port = uri.port_u16().unwrap_or(scheme.port());
+    Some((scheme, uri.host()?, port))
+}
+
 impl HttpEgress {
     /// Where this request may go, if it may.
     fn check(&self, request: &http::Request<WasiBody>) -> Result<(Reach, Arc<HttpClients>), Error> {
-        let uri = request.uri();
-        let scheme = uri.scheme_str().and_then(|scheme| scheme.parse::<Scheme>().ok());
-        let (Some(scheme), Some(host)) = (scheme, uri.host()) else {
-            return Err(Error::HttpRequestUriInvalid);
-        };
-        let port = uri.port_u16().unwrap_or(scheme.port());
+        let (scheme, host, port) = target(request.uri()).ok_or(Error::HttpRequestUriInvalid)?;
         let asked = Asked {
             method: request.method(),
             scheme,
@@ -358,11 +360,8 @@ impl ConnectError {
 
 impl Connector {
     async fn connect(self, uri: Uri) -> Result<Stream, ConnectError> {
-        let scheme = uri.scheme_str().and_then(|scheme| scheme.parse::<Scheme>().ok());
-        let (Some(scheme), Some(host)) = (scheme, uri.host()) else {
-            return Err(ConnectError::Address);
-        };
-        let (host, port) = (bare(host), uri.port_u16().unwrap_or(scheme.port()));
+        let (scheme, host, port) = target(&uri).ok_or(ConnectError::Address)?;
+        let host = bare(host);
         let found = tokio::net::lookup_host((host.clone(), port)).await;
         let found: Vec<SocketAddr> = match found {
             Ok(found) => found.collect(),
